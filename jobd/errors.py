@@ -1,0 +1,81 @@
+"""Everything jobd raises on purpose.
+
+    JobdError                   has a stable `code`, and the `exit_code` that a command ends with
+    ├── ConfigError        78   a file, variable or flag says something that cannot be
+    ├── StartRefused            starting again would not help, so the supervisor does not try
+    │   ├── WrongVersion   65   the data was written by a Postgres or jobd that this one cannot read
+    │   ├── ServerRefused  69   a configured Postgres or Redis is unfit or may not be used
+    │   ├── AddressRefused 71   the HTTP address cannot be bound
+    │   ├── ServerMissing  72   an embedded server's program is missing or cannot run
+    │   ├── DataDirRefused 73   the data directory cannot be used
+    │   ├── DiskFull       74   too little space to start
+    │   └── AlreadyRunning 75   another jobd holds the data directory
+    ├── GaveUp             70   a service kept failing
+    └── ServerDown         69   a server that should answer does not (worth another try)
+
+A message is one line: the thing, the value, the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class JobdError(Exception):
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(JobdError):
+    code = "config"
+    exit_code = 78
+
+
+class StartRefused(JobdError):
+    code = "start_refused"
+    exit_code = 70
+
+
+class WrongVersion(StartRefused):
+    code = "wrong_version"
+    exit_code = 65
+
+
+class ServerRefused(StartRefused):
+    code = "server_refused"
+    exit_code = 69
+
+
+class AddressRefused(StartRefused):
+    code = "address_refused"
+    exit_code = 71
+
+
+class ServerMissing(StartRefused):
+    code = "server_missing"
+    exit_code = 72
+
+
+class DataDirRefused(StartRefused):
+    code = "data_dir_refused"
+    exit_code = 73
+
+
+class DiskFull(StartRefused):
+    code = "disk_full"
+    exit_code = 74
+
+
+class AlreadyRunning(StartRefused):
+    code = "already_running"
+    exit_code = 75
+
+
+class GaveUp(JobdError):
+    code = "gave_up"
+    exit_code = 70
+
+
+class ServerDown(JobdError):
+    code = "server_down"
+    exit_code = 69
