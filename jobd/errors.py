@@ -11,14 +11,19 @@
     │   ├── DiskFull       74   too little space to start
     │   └── AlreadyRunning 75   another jobd holds the data directory
     ├── GaveUp             70   a service kept failing
-    └── ServerDown         69   a server that should answer does not (worth another try)
+    ├── ServerFailed       70   an embedded server ended or would not start
+    └── ServerDown         69   a configured server does not answer; it may come back, so nobody gives up on it
 
 A message is one line: the thing, the value, the remedy.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import ClassVar
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 
 class JobdError(Exception):
@@ -76,6 +81,19 @@ class GaveUp(JobdError):
     exit_code = 70
 
 
+class ServerFailed(JobdError):
+    code = "server_failed"
+    exit_code = 70
+
+
 class ServerDown(JobdError):
     code = "server_down"
     exit_code = 69
+
+
+def root_cause(error: Exception) -> Exception:
+    """What a task group's error is about: the refusal in it if there is one, else its first leaf."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [root_cause(inner) for inner in error.exceptions if isinstance(inner, Exception)]
+    return next((leaf for leaf in leaves if isinstance(leaf, StartRefused)), leaves[0])

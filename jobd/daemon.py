@@ -1,0 +1,161 @@
+"""`jobd serve`: the tree as data, the signals, and what a reload may change."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from jobd import config_show, logs
+from jobd.account import server_account
+from jobd.api.app import build_app
+from jobd.config import Config
+from jobd.datadir import Addresses, DataDir
+from jobd.errors import ConfigError
+from jobd.notify import Notifier
+from jobd.service import Phase, Spec
+from jobd.services import embedded_postgres, embedded_valkey
+from jobd.services.gateway import Gateway, bind_listener, listener_url
+from jobd.services.links import StoreLink, StreamLink
+from jobd.store.postgres import Database
+from jobd.stream.connection import Transport
+from jobd.supervisor import SERVER_STOP_S, Supervisor
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from jobd.config import Loaded
+
+log = logging.getLogger(__name__)
+
+
+def addresses(data_dir: DataDir, config: Config, jobd_url: str) -> Addresses:
+    return Addresses(
+        JOBD_URL=jobd_url,
+        DATABASE_URL=config.postgres.url or embedded_postgres.url(data_dir),
+        REDIS_URL=config.redis.url or embedded_valkey.url(data_dir),
+    )
+
+
+class Daemon:
+    """One run of `jobd serve`."""
+
+    def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
+        self._config = loaded.config
+        self._reload = reload
+        self._data_dir = DataDir(Path(loaded.config.data_dir), server_account())
+
+    async def run(self, on_ready: Callable[[Addresses], None]) -> int | None:
+        """Serve until a signal; the signal's number if it had to be sent twice."""
+        os.umask(0o077)
+        self._data_dir.check()
+        listener = bind_listener(self._config.server.host, self._config.server.port)
+        try:
+            self._data_dir.open()
+            return await self._supervise(listener, on_ready)
+        finally:
+            listener.close()
+            self._data_dir.close()
+
+    async def _supervise(self, listener: socket.socket, on_ready: Callable[[Addresses], None]) -> int | None:
+        where = addresses(self._data_dir, self._config, listener_url(listener))
+        self._data_dir.write_addresses(where)
+        self._supervisor = Supervisor(
+            notifier=Notifier(os.environ), drain_s=lambda: self._config.drain_s, on_ready=lambda: on_ready(where)
+        )
+        self._supervisor.plant(self._tree(where, listener))
+        async with anyio.create_task_group() as tasks:
+            signalled = await tasks.start(self._obey_signals)
+            await self._supervisor.run()
+            tasks.cancel_scope.cancel()
+        return signalled[-1] if self._supervisor.hurried else None
+
+    def _tree(self, where: Addresses, listener: socket.socket) -> list[Spec]:
+        config, data_dir = self._config, self._data_dir
+        tree = []
+        if not config.postgres.url:
+            server = embedded_postgres.EmbeddedPostgres(data_dir, config)
+            tree.append(Spec(name="postgres", service=server, phase=Phase.SERVERS))
+        if not config.redis.url:
+            valkey = embedded_valkey.EmbeddedValkey(data_dir, config)
+            tree.append(Spec(name="valkey", service=valkey, phase=Phase.SERVERS))
+        embedded = {spec.name for spec in tree}
+        database = Database(where.DATABASE_URL, config.postgres.pool_size)
+        return [
+            *tree,
+            Spec(
+                name="store",
+                service=StoreLink(database, config.postgres.pool_size),
+                phase=Phase.FLUSH,
+                needs=tuple(embedded & {"postgres"}),
+            ),
+            Spec(
+                name="stream",
+                service=StreamLink(Transport(where.REDIS_URL)),
+                phase=Phase.FLUSH,
+                needs=tuple(embedded & {"valkey"}),
+            ),
+            Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
+        ]
+
+    async def _obey_signals(self, task_status: anyio.abc.TaskStatus[list[int]]) -> None:
+        signalled: list[int] = []
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+            task_status.started(signalled)
+            async for number in received:
+                if number == signal.SIGHUP:
+                    self._obey_reload()
+                    continue
+                if not signalled:
+                    log.info("%s: draining for up to %g s", number.name, self._config.drain_s)
+                    _exit_in_any_case(self._config.drain_s + SERVER_STOP_S + 0.5)
+                signalled.append(number)
+                self._supervisor.stop()
+
+    def _obey_reload(self) -> None:
+        """Take over what may change in a running daemon; say what may not. A bad file changes nothing."""
+        try:
+            new = self._reload().config
+        except ConfigError as error:
+            log.error("reload refused, nothing changed: %s", error)
+            return
+        found = config_show.changes(self._config, new)
+        for change in found:
+            if change.reloadable:
+                log.info("reload: %s is now %s (was %s)", change.key, change.new, change.old)
+            else:
+                log.warning("reload: %s stays %s; restart jobd to make it %s", change.key, change.old, change.new)
+        if not found:
+            log.info("reload: nothing has changed")
+        self._config = reloaded(self._config, new)
+        logs.set_level(self._config.log.level)
+
+
+def reloaded(old: Config, new: Config) -> Config:
+    """`old` with what may change in a running daemon taken from `new`; those keys are all `key` or `section.key`."""
+    mixed, fresh = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    for change in config_show.changes(old, new):
+        if change.reloadable:
+            section, _, key = change.key.rpartition(".")
+            into, out_of = (mixed[section], fresh[section]) if section else (mixed, fresh)
+            into[key] = out_of[key]
+    return msgspec.convert(mixed, Config)
+
+
+def _exit_in_any_case(after_s: float) -> None:
+    """A handler that blocks the loop must not keep the machine from shutting down; the servers are found by lock."""
+
+    def leave() -> None:
+        log.critical("did not stop within %.1f s; leaving", after_s)
+        os._exit(70)
+
+    timer = threading.Timer(after_s, leave)
+    timer.daemon = True
+    timer.start()

@@ -1,0 +1,296 @@
+"""The data directory: who may use it, what is where in it, and the lock that makes it one jobd's alone.
+
+    jobd.lock          held while a jobd runs on it; its presence marks the directory as jobd's
+    env.json           the three addresses of the last start, for `jobd env`
+    secrets/           0700: the Valkey password
+    run/               0700, the servers': unix sockets; a link to a short folder if the path here is too long
+    postgres/          0700, the servers': the cluster            postgres.lock, valkey.lock: see locks.py
+    servers/           copies of the server programs, only where the servers' account cannot reach the installed ones
+
+The directory is 0700. Started by root it is 0710 with the servers' group, so that they can reach their own folders.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobd import locks
+from jobd.account import can_reach, user_name
+from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobd.account import Account
+
+#: The kernel's limit for a unix socket path is 108 bytes with its NUL.
+SOCKET_PATH_BYTES = 107
+LONGEST_SOCKET = ".s.PGSQL.5432"
+#: Not /run: programs may have to be copied there, and it is often mounted noexec.
+SHORT_FOLDERS = ("/tmp", "/var/tmp")
+#: A new cluster with its first WAL takes about 80 MiB; a warm start wants room for two WAL segments.
+FIRST_START_BYTES = 160 << 20
+WARM_START_BYTES = 48 << 20
+
+
+class Addresses(msgspec.Struct, frozen=True, kw_only=True):
+    """What `jobd env` prints: the names are the environment variables."""
+
+    JOBD_URL: str
+    DATABASE_URL: str
+    REDIS_URL: str
+
+
+class DataDir:
+    def __init__(self, path: Path, account: Account) -> None:
+        self.path = path
+        self.account = account
+        self.lock_path = path / "jobd.lock"
+        self.cluster = path / "postgres"
+        self._held: list[int] = []
+
+    # -- entering ---------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Check the directory, make it if it is missing, and take its lock; refuse without changing anything."""
+        self.check()
+        self._check_space()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise _refused(self.path, f"cannot be made: {error.strerror}") from error
+        self._held.append(self._take_lock())
+        self._set_mode()
+        self._make_run()
+        self._keep_run()
+
+    def close(self) -> None:
+        while self._held:
+            os.close(self._held.pop())
+
+    def check(self) -> None:
+        """Refuse a directory that is not ours to use; touches nothing."""
+        try:
+            info = self.path.stat()
+        except FileNotFoundError:
+            self._check_parent()
+            return
+        except OSError as error:
+            raise _refused(self.path, f"cannot be used: {error.strerror}") from error
+        if not stat.S_ISDIR(info.st_mode):
+            raise _refused(self.path, "is not a directory")
+        if info.st_uid != os.geteuid():
+            owner, me = _name(info.st_uid), _name(os.geteuid())
+            raise _refused(self.path, f"belongs to {owner}, and this is {me}; run as {owner}")
+        if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+            raise _refused(self.path, "is not writable")
+        if self.is_ours():
+            if stat.S_IMODE(info.st_mode) & ~self._mode():
+                raise _refused(self.path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); chmod 0700 it")
+        elif any(self.path.iterdir()):
+            raise _refused(self.path, "has files in it that are not jobd's; name an empty or new directory")
+
+    def is_ours(self) -> bool:
+        return self.lock_path.exists()
+
+    def is_running(self) -> bool:
+        return locks.is_held(self.lock_path)
+
+    def free_bytes(self) -> int:
+        nearest = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        info = os.statvfs(nearest)
+        return info.f_bavail * info.f_frsize
+
+    # -- places -----------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> Path:
+        """Where the sockets are: short enough for the kernel."""
+        return (self.path / "run").resolve()
+
+    @property
+    def cluster_argument(self) -> str:
+        """How the cluster is named to a server that starts inside it.
+
+        An account that cannot enter a parent of the data directory still gets there through its own working directory.
+        """
+        return str(self.cluster) if can_reach(self.account, self.cluster) else "/proc/self/cwd"
+
+    def server_lock(self, name: str) -> Path:
+        return self.path / f"{name}.lock"
+
+    def make_server_folder(self, path: Path) -> None:
+        """A 0700 folder of the servers' account; one that belonged to another account is handed over whole."""
+        path.mkdir(mode=0o700, exist_ok=True)
+        if path.stat().st_uid != self.account.uid:
+            for folder, folders, files in os.walk(path):
+                for name in (*folders, *files):
+                    os.chown(os.path.join(folder, name), self.account.uid, self.account.gid, follow_symlinks=False)
+            os.chown(path, self.account.uid, self.account.gid)
+        path.chmod(0o700)
+
+    def reachable_copy(self, root: Path, parts: Sequence[str], label: str) -> Path:
+        """`root` itself if the servers' account can run its `parts` there, else a folder with a copy of them.
+
+        The copy is named after `label`, the version, so that an upgrade makes a new one and drops the old.
+        """
+        if can_reach(self.account, root / parts[0]):
+            return root
+        home = self.path / "servers"
+        if not can_reach(self.account, home / label / parts[0]):
+            home = self.run / "servers"
+        target = home / label
+        if not target.exists():
+            home.mkdir(mode=0o755, exist_ok=True)
+            home.chmod(0o755)
+            with tempfile.TemporaryDirectory(dir=home) as staging:
+                new = Path(staging, "new")
+                for part in parts:
+                    _copy_readable(root / part, new / part)
+                _let_enter(new)
+                new.rename(target)
+            for old in home.glob(f"{label.partition('-')[0]}-*"):
+                if old != target:
+                    shutil.rmtree(old)
+        return target
+
+    def secret(self, name: str) -> str:
+        """A password of 192 random bits that is made once and kept in a 0600 file."""
+        path = self.path / "secrets" / name
+        try:
+            return path.read_text("ascii").strip()
+        except FileNotFoundError:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            write_whole(path, secrets.token_hex(24).encode())
+            return path.read_text("ascii")
+
+    # -- addresses --------------------------------------------------------------------------------------------
+
+    def write_addresses(self, addresses: Addresses) -> None:
+        write_whole(self.path / "env.json", msgspec.json.encode(addresses))
+
+    def read_addresses(self) -> Addresses:
+        try:
+            return msgspec.json.decode((self.path / "env.json").read_bytes(), type=Addresses)
+        except FileNotFoundError:
+            raise _refused(
+                self.path, "has no jobd in it yet; start one: jobd serve --data-dir " + str(self.path)
+            ) from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise _refused(self.path, f"cannot tell its addresses ({error}); start jobd on it once") from error
+
+    # -- helpers in order of use ------------------------------------------------------------------------------
+
+    def _check_parent(self) -> None:
+        nearest = next(folder for folder in self.path.parents if folder.exists())
+        if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+            raise _refused(self.path, f"cannot be made: {nearest} is not writable")
+
+    def _check_space(self) -> None:
+        needed = WARM_START_BYTES if (self.cluster / "PG_VERSION").exists() else FIRST_START_BYTES
+        free = self.free_bytes()
+        if free < needed:
+            raise DiskFull(
+                f"data directory {self.path} has {free >> 20} MiB free and a start needs {needed >> 20} MiB; "
+                "free some space or name another with --data-dir"
+            )
+
+    def _take_lock(self) -> int:
+        try:
+            fd = locks.take(self.lock_path)
+        except OSError as error:
+            raise _refused(self.path, f"cannot be locked: {error.strerror}") from error
+        if fd is None:
+            by = ", ".join(f"pid {pid}" for pid in locks.holders(self.lock_path)) or "another process"
+            raise AlreadyRunning(f"jobd already runs on {self.path} ({by}); stop it or name another with --data-dir")
+        return fd
+
+    def _mode(self) -> int:
+        return 0o710 if self.account.dropped else 0o700
+
+    def _set_mode(self) -> None:
+        if self.account.dropped:
+            os.chown(self.path, os.geteuid(), self.account.gid)
+        self.path.chmod(self._mode())
+
+    def _make_run(self) -> None:
+        """Make the socket folder. Where its path would be too long or out of the account's reach, `run` becomes a link
+        to a new short folder; a link whose folder is gone or is not ours any more (a cleaned /tmp) is made anew."""
+        run = self.path / "run"
+        if not run.is_symlink() and self._is_fit(run):
+            self.make_server_folder(run)
+            return
+        if run.is_symlink():
+            if run.is_dir() and run.stat().st_uid == self.account.uid and self._is_fit(run.resolve()):
+                return
+            run.unlink()
+        elif run.exists():
+            shutil.rmtree(run)
+        home = next(
+            folder
+            for folder in (os.environ.get("XDG_RUNTIME_DIR", ""), *SHORT_FOLDERS, tempfile.gettempdir())
+            if folder and os.access(folder, os.W_OK | os.X_OK) and self._is_fit(Path(folder, "jobd-12345678"))
+        )
+        short = Path(tempfile.mkdtemp(prefix="jobd-", dir=home))
+        self.make_server_folder(short)
+        run.symlink_to(short)
+
+    def _keep_run(self) -> None:
+        """Cleaners of /tmp leave a folder alone that someone holds an flock on."""
+        fd = os.open(self.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        self._held.append(fd)
+
+    def _is_fit(self, folder: Path) -> bool:
+        return len(os.fsencode(folder / LONGEST_SOCKET)) <= SOCKET_PATH_BYTES and can_reach(self.account, folder)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file so that a reader, or a crash, sees the old content or the new and nothing between; mode 0600."""
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _copy_readable(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.a", "pgxs", "pkgconfig"))
+    else:
+        shutil.copy2(source, target)
+
+
+def _let_enter(root: Path) -> None:
+    """Everyone may read the copy, whatever the umask was."""
+    for folder, _, files in os.walk(root):
+        os.chmod(folder, 0o755)
+        for name in files:
+            file = Path(folder, name)
+            file.chmod(0o755 if file.stat().st_mode & stat.S_IXUSR else 0o644)
+
+
+def _refused(path: Path, why: str) -> DataDirRefused:
+    return DataDirRefused(f"data directory {path} {why}")
+
+
+def _name(uid: int) -> str:
+    try:
+        return user_name(uid)
+    except Exception:
+        return f"user id {uid}"

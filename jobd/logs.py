@@ -1,0 +1,81 @@
+"""Logs: short lines with colour for a person at a terminal, one JSON object a line for everything else.
+
+Fields (`job`, `attempt`, `node`, `service`) travel as `extra`. Payloads, tokens and passwords are never passed to a
+logger; as a second net, every URL in a line is masked. A line is always one line: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+from jobd.masking import masked_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FIELDS = ("service", "job", "attempt", "node")
+COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def set_up(level: str, form: str, *, stream: TextIO | None = None, environ: Mapping[str, str]) -> None:
+    """Send all logs to `stream` (standard error). `form` is text, json, or auto: text on a terminal."""
+    stream = stream or sys.stderr
+    terminal = stream.isatty()
+    handler = logging.StreamHandler(stream)
+    if form == "json" or (form == "auto" and not terminal):
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(TextFormatter(colour=terminal and "NO_COLOR" not in environ))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    logging.getLogger("jobd").setLevel(level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    def __init__(self, *, colour: bool) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = record.levelname.lower()
+        if self._colour:
+            level = f"\x1b[{COLOURS[record.levelname]}m{level:7}\x1b[0m"
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items() if name != "service")
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        at = time.strftime("%H:%M:%S", time.localtime(record.created))
+        return f"{at} {level:7} {_message(record)}{fields}{masked_text(trace)}"
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "at": f"{at}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["trace"] = masked_text(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", masked_text(record.getMessage()))
+
+
+def _fields(record: logging.LogRecord) -> dict[str, str]:
+    return {name: str(getattr(record, name)) for name in FIELDS if hasattr(record, name)}

@@ -1,0 +1,69 @@
+"""What a service is: a name, a place in the tree, and one coroutine that returns only when it was asked to stop.
+
+A service reports when it is up (`handle.ready()`), shows that its loop still turns (`handle.beat()`), watches
+`handle.stop`, and knows nothing of restarts: it raises, and the supervisor decides.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Phase(IntEnum):
+    """The order in which a drain stops services; within a phase, the last in the tree stops first."""
+
+    INTAKE = 0  # what takes on new work
+    WORK = 1  # what carries it out
+    EDGE = 2  # what answers clients
+    FLUSH = 3  # what still writes down the outcome
+    SERVERS = 4  # what all of these stand on
+
+
+class State(str, Enum):
+    WAITING = "waiting"  # for a service that it needs, or for its next try
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+
+
+class Handle:
+    """One run of a service, seen from both sides."""
+
+    def __init__(self, on_ready: Callable[[], None]) -> None:
+        #: Set when the service shall finish what it has in hand and return.
+        self.stop = anyio.Event()
+        #: Set with `stop` when there is no time to finish anything.
+        self.hurry = False
+        self.beat_at = time.monotonic()
+        self._on_ready = on_ready
+
+    def ready(self) -> None:
+        self.beat()
+        self._on_ready()
+
+    def beat(self) -> None:
+        self.beat_at = time.monotonic()
+
+
+class Service(Protocol):
+    async def run(self, handle: Handle) -> None: ...
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the tree."""
+
+    name: str
+    service: Service
+    phase: Phase
+    #: Names of the services that must be ready before this one starts, and whose end ends this one.
+    needs: tuple[str, ...] = ()
+    #: A ready service that has not beaten for so long is stuck.
+    stall_s: float = 30.0

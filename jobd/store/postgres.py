@@ -1,0 +1,121 @@
+"""The connection pool to Postgres, embedded or not, and what a Postgres must be for jobd to trust it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from jobd.errors import ServerDown, ServerRefused
+from jobd.masking import masked_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+MIN_VERSION = 14
+#: Server-side limits of every session: a statement that takes this long is stuck, not slow.
+SESSION = {"application_name": "jobd", "search_path": "jobd", "statement_timeout": "60000", "lock_timeout": "30000"}
+CONNECT_S = 10.0
+#: Connections that others (migrations, psql, backups) need beside the pool.
+RESERVE = 5
+
+#: A pool without record type in its generic parameter; nothing outside `store` and the verbs sees a Record.
+Connection = Any
+
+#: asyncio's TimeoutError is the built-in one only since Python 3.11.
+AWAY = (OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError)
+
+#: (setting, value that will not do, what to run)
+UNSAFE = (
+    ("fsync", "off", "an acknowledged job would not survive a power cut; set fsync = on in postgresql.conf"),
+    ("full_page_writes", "off", "a torn page could lose jobs; set full_page_writes = on in postgresql.conf"),
+    ("synchronous_commit", "off", "an acknowledged job could vanish; ALTER ROLE ... SET synchronous_commit = on"),
+)
+CHECKS = """
+SELECT current_setting('server_version_num')::int / 10000 AS version,
+       pg_is_in_recovery() AS standby,
+       current_setting('max_connections')::int AS max_connections,
+       current_setting('server_encoding') AS encoding,
+       current_user AS role,
+       current_database() AS database,
+       to_regnamespace('jobd') IS NOT NULL AS has_schema,
+       CASE WHEN to_regnamespace('jobd') IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege('jobd', 'CREATE, USAGE') END AS may_create
+"""
+
+
+class Database:
+    """A pool that comes and goes with its server; whoever uses it while it is away gets `ServerDown`."""
+
+    def __init__(self, url: str, pool_size: int) -> None:
+        self.url = url
+        self._pool_size = pool_size
+        self._pool: asyncpg.Pool[asyncpg.Record] | None = None
+
+    @property
+    def pool(self) -> asyncpg.Pool[asyncpg.Record]:
+        if self._pool is None:
+            raise ServerDown("Postgres is not connected; try again in a moment")
+        return self._pool
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        with translated(self.url):
+            pool = await asyncpg.create_pool(
+                self.url, min_size=0, max_size=self._pool_size, server_settings=SESSION, timeout=CONNECT_S
+            )
+        self._pool = pool
+        try:
+            yield
+        finally:
+            self._pool = None
+            pool.terminate()
+
+
+@contextlib.contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Say which server it was: away (worth waiting for) or unwilling (not worth it)."""
+    where = masked_url(url)
+    try:
+        yield
+    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
+        raise ServerRefused(f"postgres.url {where}: {error}; check user, password and database") from error
+    except (ValueError, asyncpg.InterfaceError) as error:
+        raise ServerRefused(f"postgres.url {where}: {error}") from error
+    except AWAY as error:
+        raise ServerDown(f"Postgres at {where} does not answer ({_said(error)})") from error
+    except asyncpg.TooManyConnectionsError as error:
+        raise ServerDown(f"Postgres at {where} has no connection left ({error})") from error
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+async def check_server(connection: Connection, url: str, pool_size: int) -> None:
+    """Refuse a Postgres that could lose jobs or that jobd may not use; each refusal names setting and remedy."""
+    where = f"postgres.url {masked_url(url)}"
+    row = await connection.fetchrow(CHECKS)
+    if row["version"] < MIN_VERSION:
+        raise ServerRefused(f"{where}: Postgres {row['version']} is too old; {MIN_VERSION} or newer is needed")
+    if row["standby"]:
+        raise ServerRefused(f"{where}: this is a read-only standby; point it at the primary")
+    if row["encoding"] != "UTF8":
+        raise ServerRefused(f"{where}: database {row['database']} has encoding {row['encoding']}; make one with UTF8")
+    for setting, unsafe, remedy in UNSAFE:
+        if await connection.fetchval("SELECT current_setting($1)", setting) == unsafe:
+            raise ServerRefused(f"{where}: {setting} is {unsafe}: {remedy}")
+    if not row["may_create"]:
+        what = "schema jobd" if row["has_schema"] else f"database {row['database']}"
+        raise ServerRefused(
+            f"{where}: role {row['role']} may not create in {what}; as its owner: "
+            f"GRANT CREATE{', USAGE' if row['has_schema'] else ''} ON {what.upper().split()[0]} "
+            f'{what.split()[1]} TO "{row["role"]}"'
+        )
+    if pool_size + RESERVE > row["max_connections"]:
+        raise ServerRefused(
+            f"{where}: max_connections is {row['max_connections']}, too few for postgres.pool_size = {pool_size} "
+            f"and {RESERVE} in reserve; raise the one or lower the other"
+        )

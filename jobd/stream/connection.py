@@ -1,0 +1,86 @@
+"""The client of Redis (Valkey or Redis), embedded or not, and what it must be for jobd to use it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import redis.asyncio
+from redis import exceptions
+
+from jobd.errors import ServerDown, ServerRefused
+from jobd.masking import masked_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+#: Streams with everything the relay asks of them.
+MIN_VERSION = {"redis": (7, 0), "valkey": (7, 2)}
+PROBE_KEY = "jobd:probe"
+TIMEOUT_S = 10.0
+
+
+class Transport:
+    """A client that comes and goes with its server; whoever uses it while it is away gets `ServerDown`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._client: redis.asyncio.Redis | None = None
+
+    @property
+    def client(self) -> redis.asyncio.Redis:
+        if self._client is None:
+            raise ServerDown("Redis is not connected; try again in a moment")
+        return self._client
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        with translated(self.url):
+            client = redis.asyncio.Redis.from_url(
+                self.url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, client_name="jobd"
+            )
+        try:
+            with translated(self.url):
+                await check_server(client, self.url)
+            self._client = client
+            yield
+        finally:
+            self._client = None
+            await client.aclose()
+
+
+@contextlib.contextmanager
+def translated(url: str) -> Iterator[None]:
+    where = masked_url(url)
+    try:
+        yield
+    except exceptions.NoPermissionError as error:
+        raise ServerRefused(f"redis.url {where}: {error}; grant its user ~* &* and all stream commands") from error
+    except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
+        raise ServerRefused(f"redis.url {where}: {error}; check user and password") from error
+    except exceptions.ReadOnlyError as error:
+        raise ServerRefused(f"redis.url {where}: this is a read-only replica; point it at the primary") from error
+    except (ValueError, exceptions.DataError) as error:
+        raise ServerRefused(f"redis.url {where}: {error}") from error
+    except (OSError, TimeoutError, exceptions.RedisError) as error:
+        raise ServerDown(f"Redis at {where} does not answer ({str(error) or type(error).__name__})") from error
+
+
+async def check_server(client: redis.asyncio.Redis, url: str) -> None:
+    """Refuse a server that is too old, that forgets messages when full, or that may not be written to."""
+    where = f"redis.url {masked_url(url)}"
+    info: dict[str, Any] = await client.info()
+    kind = "valkey" if "valkey_version" in info else "redis"
+    version = tuple(int(part) for part in str(info[f"{kind}_version"]).split(".")[:2])
+    if version < MIN_VERSION[kind]:
+        found, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_VERSION[kind]))
+        raise ServerRefused(f"{where}: {kind} {found} is too old; {needed} or newer is needed")
+    if info.get("role") != "master":
+        raise ServerRefused(f"{where}: this is a replica; point it at the primary")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise ServerRefused(
+            f"{where}: maxmemory-policy is {policy}, which drops messages when memory is short; "
+            "CONFIG SET maxmemory-policy noeviction"
+        )
+    await client.set(PROBE_KEY, "1", px=1000)

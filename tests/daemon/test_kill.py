@@ -1,0 +1,163 @@
+"""kill -9 at any moment: the next start is ready without a hand's turn, and nothing acknowledged is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+import redis
+
+from tests.support.daemon import READY_S, is_alive, poll
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.daemon import Jobd
+
+VICTIMS = ("jobd", "postgres", "valkey", "all")
+
+
+def test_killed_jobd_leaves_servers_that_the_next_start_clears(jobd: Callable[..., Jobd]) -> None:
+    daemon = jobd().start().until_ready()
+    daemon.kill()
+    orphans = daemon.processes()
+
+    daemon.start().until_ready()
+
+    assert orphans
+    assert not orphans & daemon.processes()
+    assert not any(is_alive(pid) for pid in orphans)
+
+
+@pytest.mark.parametrize("name", ["postgres", "valkey"])
+def test_killed_server_is_started_again_with_what_stands_on_it(jobd: Callable[..., Jobd], name: str) -> None:
+    daemon = jobd().start().until_ready()
+    killed = daemon.server_pid(name)
+
+    os.kill(killed, signal.SIGKILL)
+
+    poll(lambda: _is_ready_with_another(daemon, name, killed), READY_S, daemon.log)
+    assert daemon.stop() == 0
+
+
+def test_pid_file_of_a_dead_server_whose_pid_lives_on_in_another_program(jobd: Callable[..., Jobd]) -> None:
+    daemon = jobd().start().until_ready()
+    daemon.kill()
+    for pid in daemon.processes():
+        os.kill(pid, signal.SIGKILL)
+    poll(lambda: not daemon.processes(), 5, daemon.log)
+    pid_file = daemon.data_dir / "postgres" / "postmaster.pid"
+    lines = pid_file.read_text().splitlines()
+    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
+
+    daemon.start().until_ready()
+
+    assert daemon.stop() == 0
+
+
+async def test_acknowledged_writes_survive_kills_of_postgres(jobd: Callable[..., Jobd]) -> None:
+    daemon = jobd().start().until_ready()
+    acknowledged: list[int] = []
+    connection = await asyncpg.connect(daemon.addresses["DATABASE_URL"])
+    await connection.execute("CREATE TABLE jobd.probe (n integer PRIMARY KEY)")
+    await connection.close()
+
+    for _ in range(3):
+        with contextlib.suppress(OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection = await asyncpg.connect(daemon.addresses["DATABASE_URL"])
+            started = time.monotonic()
+            while True:
+                number = len(acknowledged)
+                await connection.execute("INSERT INTO jobd.probe VALUES ($1) ON CONFLICT DO NOTHING", number)
+                acknowledged.append(number)
+                if time.monotonic() - started > 0.2:
+                    os.kill(daemon.server_pid("postgres"), signal.SIGKILL)
+        poll(lambda: _answers(daemon), READY_S, daemon.log)
+
+    connection = await asyncpg.connect(daemon.addresses["DATABASE_URL"])
+    kept = {row["n"] for row in await connection.fetch("SELECT n FROM jobd.probe")}
+    await connection.close()
+    assert len(acknowledged) > 10
+    assert set(acknowledged) <= kept
+
+
+def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> None:
+    daemon = jobd().start()
+    poll(lambda: (daemon.data_dir / "postgres.new" / "global").exists(), READY_S, daemon.log)
+    daemon.kill()
+
+    daemon.start().until_ready()
+
+    assert not (daemon.data_dir / "postgres.new").exists()
+    assert daemon.stop() == 0
+
+
+@pytest.mark.timeout(60)
+def test_random_kills_then_ready_again(jobd: Callable[..., Jobd]) -> None:
+    kill_cycles(jobd(), cycles=6, seed=random.randrange(1 << 30))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_fifty_random_kills_then_ready_again(jobd: Callable[..., Jobd]) -> None:
+    kill_cycles(jobd(), cycles=50, seed=random.randrange(1 << 30))
+
+
+def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
+    """Start, kill a random victim at a random moment (often before it is ready), start again; ready every time."""
+    chance = random.Random(seed)
+    started: set[int] = set()
+    for cycle in range(cycles):
+        victim = VICTIMS[cycle % len(VICTIMS)]
+        daemon.start()
+        if chance.random() < 0.5:
+            daemon.until_ready()
+        time.sleep(chance.random() * 0.8)  # the fault's moment, not a wait for anything
+        started |= daemon.processes()
+        _kill(daemon, victim)
+        if victim in ("postgres", "valkey"):
+            daemon.until_ready()
+            daemon.kill()
+        started |= daemon.processes()
+
+    daemon.start().until_ready()
+    living = daemon.processes()
+
+    assert daemon.stop() == 0, f"seed {seed}: {daemon.log()}"
+    left = [pid for pid in started | living if is_alive(pid)]
+    assert not left, f"seed {seed}"
+
+
+def _kill(daemon: Jobd, victim: str) -> None:
+    targets = {daemon.pid} if victim in ("jobd", "all") else set()
+    if victim == "all":
+        targets |= daemon.processes()
+    elif victim != "jobd":
+        with contextlib.suppress(LookupError):
+            targets |= {daemon.server_pid(victim)}
+    for pid in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if daemon.pid in targets:
+        daemon.wait()
+
+
+def _is_ready_with_another(daemon: Jobd, name: str, killed: int) -> bool:
+    try:
+        return daemon.readiness()[0] == 200 and daemon.server_pid(name) != killed and _answers(daemon)
+    except LookupError:
+        return False
+
+
+def _answers(daemon: Jobd) -> bool:
+    with redis.Redis.from_url(daemon.addresses["REDIS_URL"]) as client:
+        try:
+            return bool(client.ping()) and daemon.readiness()[0] == 200
+        except redis.ConnectionError:
+            return False

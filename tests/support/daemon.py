@@ -1,0 +1,170 @@
+"""A real `jobd serve` in a process of its own, and the questions that tests ask about it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from jobd import locks
+
+TOP = Path(__file__).resolve().parents[2]
+READY_S = 15.0
+LOCKS = ("jobd.lock", "postgres.lock", "valkey.lock")
+
+
+def run_jobd(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a jobd command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "jobd", *arguments],
+        cwd="/",
+        env=environment(variables),
+        capture_output=True,
+        text=True,
+        timeout=18,
+    )
+
+
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(TOP), "PYTHONWARNINGS": "error", **variables}
+
+
+class Jobd:
+    def __init__(self, data_dir: Path, *arguments: str, **variables: str) -> None:
+        self.data_dir = data_dir
+        self._arguments = arguments
+        self._variables = variables
+        self._process: subprocess.Popen[str] | None = None
+        self.log_file = Path(f"{tempfile.mkdtemp(prefix='jt-')}/jobd.log")
+
+    def start(self) -> Jobd:
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "jobd",
+                    "serve",
+                    "--data-dir",
+                    str(self.data_dir),
+                    "--port",
+                    "0",
+                    *self._arguments,
+                ],
+                cwd="/",
+                env=environment(self._variables),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                text=True,
+            )
+        return self
+
+    def until_ready(self) -> Jobd:
+        poll(lambda: self.readiness()[0] == 200, READY_S, self.log)
+        return self
+
+    def readiness(self) -> tuple[int, dict[str, Any]]:
+        """Status and body of /readyz; status 0 while nobody answers there."""
+        assert self._process is None or self._process.poll() is None, f"jobd ended: {self.log()}"
+        try:
+            return self.get("/readyz")
+        except (OSError, http.client.HTTPException, FileNotFoundError, KeyError):
+            return 0, {}
+
+    def get(self, path: str) -> tuple[int, dict[str, Any]]:
+        connection = http.client.HTTPConnection(self.address, timeout=5)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((self.data_dir / "env.json").read_text())
+        return found
+
+    @property
+    def address(self) -> str:
+        return self.addresses["JOBD_URL"].removeprefix("http://")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def server_pid(self, name: str) -> int:
+        """The server's first process: the one that jobd started."""
+        pids = locks.holders(self.data_dir / f"{name}.lock")
+        first = [pid for pid in pids if parent(pid) not in pids and pid != self.pid]
+        if not first:
+            raise LookupError(f"no {name} runs")
+        return first[0]
+
+    def processes(self) -> set[int]:
+        """Every process of this data directory, found the way jobd finds them."""
+        return {pid for name in LOCKS for pid in locks.holders(self.data_dir / name)}
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = READY_S) -> int:
+        assert self._process is not None
+        return self._process.wait(timeout)
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def log(self) -> str:
+        return self.log_file.read_text()[-4000:] if self.log_file.exists() else ""
+
+    def clean_up(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        poll(lambda: not self.processes(), 5.0, lambda: f"left behind: {self.processes()}")
+        if (self.data_dir / "run").is_symlink():
+            shutil.rmtree((self.data_dir / "run").resolve(), ignore_errors=True)
+        shutil.rmtree(self.log_file.parent)
+
+
+def parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is dead; who has to reap it is not our concern."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def poll(condition: Any, timeout: float, explain: Any) -> None:
+    """Wait until the condition holds; a failure says why."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, explain()
+        time.sleep(0.02)

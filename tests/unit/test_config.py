@@ -1,0 +1,173 @@
+"""The Structs, the rules between options, and the files that document them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from jobd.config import BUILTIN_TASKS, Auth, Config, Leases, Postgres, Queue, Retry, Task, Token, broken_rules
+from jobd.config_load import load
+from jobd.config_options import Option, expectation, is_marked, options
+
+ROOT = Path(__file__).parents[2]
+PROFILES = sorted((ROOT / "config").glob("*.toml"))
+HASH = "0123456789abcdef" * 4
+
+EVERY_OPTION = list(options(["default"], BUILTIN_TASKS).values())
+
+
+def token(name: str) -> Token:
+    return Token(name=name, sha256=HASH, scopes=("client",))
+
+
+def with_task(task: Task) -> Config:
+    return Config(tasks={"t": task})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        Config(postgres=Postgres(pool_size=35, max_connections=40)),
+        Config(postgres=Postgres(pool_size=400, url="postgresql://db/jobd")),
+        Config(leases=Leases(ttl_s=3, heartbeat_s=1)),
+        Config(leases=Leases(ttl_s=1, heartbeat_s=0.1)),
+        Config(retry=Retry(base_s=5, cap_s=5)),
+        Config(auth=Auth(tokens=(token("a"), token("b")))),
+        with_task(Task(run="python", handler="pkg.mod:func", isolate=True)),
+        with_task(Task(run="python", handler="mod:func")),
+        with_task(Task(run="command", argv=("/bin/tool", ""))),
+        with_task(Task(run="openai", base_url="http://127.0.0.1:8080/v1")),
+        with_task(Task(run="mock")),
+        with_task(Task(run="external", timeout_s=0.5, max_attempts=1)),
+        Config(queues={"default": Queue(), "gpu": Queue(slots=0)}, tasks={"t": Task(run="mock", queue="gpu")}),
+    ],
+)
+def test_consistent_config_breaks_no_rule(config: Config) -> None:
+    assert list(broken_rules(config)) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            Config(postgres=Postgres(pool_size=36, max_connections=40)),
+            "postgres.pool_size must leave 5 of postgres.max_connections free (got 36 and 40)",
+        ),
+        (
+            Config(leases=Leases(ttl_s=60, heartbeat_s=30)),
+            "leases.heartbeat_s must be at most a third of leases.ttl_s (got 30 and 60)",
+        ),
+        (
+            Config(leases=Leases(ttl_s=60, heartbeat_s=20.5)),
+            "leases.heartbeat_s must be at most a third of leases.ttl_s (got 20.5 and 60)",
+        ),
+        (Config(retry=Retry(base_s=10, cap_s=9)), "retry.cap_s must be at least retry.base_s (got 9 and 10)"),
+        (
+            Config(auth=Auth(tokens=(token("a"), token("b"), token("a")))),
+            "auth.tokens must have different names (got a more than once)",
+        ),
+        (with_task(Task(run="mock", queue="gpu")), 'tasks.t.queue must be one of default (got "gpu")'),
+        (
+            with_task(Task(run="python", handler="f:g", argv=("ls",))),
+            'tasks.t.argv is only for run = "command" (tasks.t.run is "python")',
+        ),
+        (
+            with_task(Task(run="command", argv=("ls",), handler="f:g")),
+            'tasks.t.handler is only for run = "python" (tasks.t.run is "command")',
+        ),
+        (
+            with_task(Task(run="external", isolate=True)),
+            'tasks.t.isolate is only for run = "python" (tasks.t.run is "external")',
+        ),
+        (
+            with_task(Task(run="mock", base_url="http://h/v1")),
+            'tasks.t.base_url is only for run = "openai" (tasks.t.run is "mock")',
+        ),
+        (with_task(Task(run="command")), 'tasks.t.argv must name a program when run = "command"'),
+        (with_task(Task(run="command", argv=("", "x"))), 'tasks.t.argv must name a program when run = "command"'),
+        (
+            with_task(Task(run="openai")),
+            'tasks.t.base_url must be an http:// or https:// URL when run = "openai" (got "")',
+        ),
+    ],
+)
+def test_contradiction_is_told_with_both_sides(config: Config, message: str) -> None:
+    assert [rule.message for rule in broken_rules(config)] == [message]
+
+
+@pytest.mark.parametrize(
+    "handler", ["", "mod", "mod:", ":func", "pkg..mod:func", "pkg.mod:a.b", "a b:c", "m:f()", "m:f:g"]
+)
+def test_python_task_needs_a_module_and_a_function(handler: str) -> None:
+    (rule,) = broken_rules(with_task(Task(run="python", handler=handler)))
+
+    assert rule.message.startswith('tasks.t.handler must be "pkg.mod:func"')
+
+
+def test_exactly_these_options_may_change_while_running() -> None:
+    reloadable = {option.dotted for option in EVERY_OPTION if is_marked(option.kind, "reload")}
+
+    assert reloadable == {
+        "drain_s",
+        "auth.tokens",
+        "retry.max_attempts",
+        "retry.base_s",
+        "retry.cap_s",
+        "limits.payload_bytes",
+        "limits.max_queued",
+        "log.level",
+    }
+
+
+@pytest.mark.parametrize("option", EVERY_OPTION, ids=lambda option: option.dotted)
+def test_every_option_says_what_it_expects_within_both_bounds(option: Option) -> None:
+    assert "None" not in expectation(option.kind)
+
+
+def test_config_cannot_be_changed_in_place() -> None:
+    with pytest.raises(AttributeError):
+        Config().drain_s = 1  # type: ignore[misc]
+
+
+def test_reference_file_equals_the_defaults() -> None:
+    reference = load(ROOT / "jobd.toml", {"HOME": "/home/u"}, {})
+    defaults = load(None, {"HOME": "/home/u"}, {}, search=())
+
+    assert reference.config == defaults.config
+    assert msgspec.structs.replace(reference.config, data_dir="") == Config()
+
+
+def test_reference_file_names_every_option() -> None:
+    text = (ROOT / "jobd.toml").read_text()
+    tables = dict(re.findall(r"^\[([\w.]+)\]\n(.*?)(?=^\[|\Z)", text, flags=re.MULTILINE | re.DOTALL))
+    tables[""] = text.partition("\n[")[0]
+
+    # One task in full is enough; the other built-in ones have the same options.
+    for option in options(["default"], ["chat"]).values():
+        table = tables[".".join(option.key[:-1])]
+        assert re.search(rf"^(# )?{option.key[-1]} = ", table, flags=re.MULTILINE), option.dotted
+
+
+def test_there_are_three_profiles() -> None:
+    assert [path.stem for path in PROFILES] == ["cluster", "dev", "jetson"]
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
+def test_profile_loads_as_it_is(path: Path) -> None:
+    loaded = load(path, {}, {})
+
+    assert loaded.path == path
+    assert loaded.config != load(None, {}, {}, search=()).config
+    assert loaded.notes == []
+
+
+def test_cluster_profile_takes_its_servers_from_the_environment() -> None:
+    env = {"JOBD_POSTGRES_URL": "postgresql://u:p@db/jobd", "JOBD_REDIS_URL": "rediss://:p@redis/0"}
+
+    config = load(ROOT / "config/cluster.toml", env, {}).config
+
+    assert (config.postgres.url, config.redis.url) == (env["JOBD_POSTGRES_URL"], env["JOBD_REDIS_URL"])

@@ -1,0 +1,744 @@
+"""Where settings come from, which of them wins, and what is said when one is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobd.config import BUILTIN_TASKS, Config, Queue, Task
+from jobd.config_load import MAX_FILE_BYTES, default_data_dir, load, variable_name
+from jobd.config_options import options
+from jobd.errors import ConfigError
+
+HASH = "0123456789abcdef" * 4
+CANARY = "s3cr3t-canary"
+TOKEN = {"name": "ci", "sha256": HASH, "scopes": ["client", "worker"]}
+
+KEYS = [option.dotted for option in options(["default"], BUILTIN_TASKS).values()]
+VARIABLES = [variable_name(key) for key in options(["default"], BUILTIN_TASKS)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobd.toml"
+
+
+def config_of(
+    path: Path, text: str, env: dict[str, str] | None = None, flags: dict[str, object] | None = None
+) -> Config:
+    path.write_text(text)
+    return load(path, env or {}, flags or {}).config
+
+
+def error_of(path: Path | None, env: dict[str, str] | None = None, flags: dict[str, object] | None = None) -> str:
+    """The error without the path that it begins with in the case of a file."""
+    with pytest.raises(ConfigError) as caught:
+        load(path, env or {}, flags or {}, search=())
+    message = str(caught.value)
+    assert message.isprintable(), "not one plain line"
+    return message.removeprefix(f"{path}: ")
+
+
+def file_error(path: Path, text: str) -> str:
+    path.write_text(text)
+    message = error_of(path)
+    assert not message.startswith(str(path))
+    return message
+
+
+# --- where the file is
+
+
+def test_without_any_file_the_defaults_hold() -> None:
+    loaded = load(None, {"HOME": "/home/u"}, {}, search=(), uid=1000)
+
+    assert loaded.path is None
+    assert loaded.config == Config(data_dir="/home/u/.local/share/jobd")
+    assert set(loaded.origins.values()) == {"default"}
+    assert list(loaded.origins) == KEYS
+
+
+def test_first_existing_file_of_the_search_is_read(tmp_path: Path) -> None:
+    here, system = tmp_path / "here.toml", tmp_path / "system.toml"
+    system.write_text("drain_s = 2")
+
+    assert load(None, {}, {}, search=(here, system)).path == system
+    here.write_text("drain_s = 1")
+    assert load(None, {}, {}, search=(here, system)).path == here
+
+
+def test_named_file_wins_over_variable_and_variable_over_search(tmp_path: Path) -> None:
+    named, variable, searched = (tmp_path / name for name in ("named", "variable", "searched"))
+    for number, file in enumerate((named, variable, searched)):
+        file.write_text(f"drain_s = {number}")
+    env = {"JOBD_CONFIG": str(variable)}
+
+    assert load(named, env, {}, search=(searched,)).config.drain_s == 0
+    assert load(None, env, {}, search=(searched,)).config.drain_s == 1
+    assert load(None, {}, {}, search=(searched,)).config.drain_s == 2
+
+
+def test_file_named_by_variable_must_exist(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.toml"
+
+    assert error_of(None, {"JOBD_CONFIG": str(missing)}) == (
+        f"{missing}: cannot read the configuration: No such file or directory"
+    )
+
+
+def test_searched_file_that_is_there_but_broken_is_not_passed_over(tmp_path: Path) -> None:
+    dangling = tmp_path / "jobd.toml"
+    dangling.symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(ConfigError, match="No such file"):
+        load(None, {}, {}, search=(dangling,))
+
+
+# --- files that are none
+
+
+def test_empty_file_is_fine(path: Path) -> None:
+    path.touch()
+
+    assert load(path, {}, {}, uid=0).config == Config(data_dir="/var/lib/jobd")
+
+
+def test_file_may_begin_with_a_byte_order_mark(path: Path) -> None:
+    path.write_bytes(b"\xef\xbb\xbfdrain_s = 7\r\n")
+
+    assert load(path, {}, {}).config.drain_s == 7
+
+
+def test_directory_is_refused(tmp_path: Path) -> None:
+    assert error_of(tmp_path) == "cannot read the configuration: Is a directory"
+
+
+def test_path_with_nul_is_refused() -> None:
+    assert "cannot read the configuration" in error_of(Path("a\0b"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_unreadable_file_is_refused(path: Path) -> None:
+    path.touch(mode=0)
+
+    assert error_of(path) == "cannot read the configuration: Permission denied"
+
+
+def test_binary_file_is_refused(path: Path) -> None:
+    path.write_bytes(b"a = 1\n\xff\xfe\x00")
+
+    assert error_of(path) == "not a text file: byte 7 is not UTF-8"
+
+
+def test_huge_file_is_refused_without_reading_all_of_it(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * MAX_FILE_BYTES)
+
+    assert error_of(path) == "over 1000000 bytes, which no configuration is"
+
+
+def test_toml_error_keeps_its_line_and_column(path: Path) -> None:
+    message = file_error(path, "drain_s = 1\n[server\n")
+
+    assert message.startswith("not valid TOML: ")
+    assert "(at line 2, column 8)" in message
+
+
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 50_000, "a = " + "{a=" * 50_000, "drain_s = " + "9" * 5000, "drain_s = 0x" + "f" * 9000]
+)
+def test_text_that_strains_the_parser_is_a_plain_error(path: Path, text: str) -> None:
+    assert len(file_error(path, text)) < 300
+
+
+# --- unknown keys
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[server]\nprot = 1", "unknown key server.prot; did you mean server.port?"),
+        ("[sever]\nport = 1", "unknown key sever; did you mean server?"),
+        ("drain = 1", "unknown key drain; did you mean drain_s?"),
+        ("port = 1", "unknown key port; did you mean server.port?"),
+        ("prot = 1", "unknown key prot; did you mean server.port?"),
+        ("[server]\npool_sice = 1", "unknown key server.pool_sice; did you mean postgres.pool_size?"),
+        ("[server]\nttl_s = 1", "unknown key server.ttl_s; did you mean leases.ttl_s?"),
+        ("[queues.default]\nslot = 1", "unknown key queues.default.slot; did you mean queues.default.slots?"),
+        ("[queues.gpu]\nslot = 1", "unknown key queues.gpu.slot; did you mean queues.gpu.slots?"),
+        ('[tasks.x]\nrun = "mock"\nzzzzzz = 1', "unknown key tasks.x.zzzzzz"),
+        ('"a\\nb\\u001b" = 1', "unknown key a\\nb\\x1b"),
+        ("server = 1", "server must be a table, as in [server]"),
+        ("queues = []", "queues must be a table, as in [queues]"),
+        ("queues.gpu = 4", "queues.gpu must be a table, as in [queues.gpu]"),
+        ("[[tasks]]", "tasks must be a table, as in [tasks]"),
+        ("[queues.GPU]", "queues.GPU: a name is 1 to 64 of a-z 0-9 _ . -"),
+        ('[queues.""]', "queues.: a name is 1 to 64 of a-z 0-9 _ . -"),
+        ('[tasks."a b"]', "tasks.a b: a name is 1 to 64 of a-z 0-9 _ . -"),
+        ('[queues."a\\n"]', "queues.a\\n: a name is 1 to 64 of a-z 0-9 _ . -"),
+    ],
+)
+def test_unknown_key_is_named_with_the_nearest_known(path: Path, text: str, message: str) -> None:
+    assert file_error(path, text) == message
+
+
+def test_very_long_key_is_cut(path: Path) -> None:
+    assert len(file_error(path, "k" * 500_000 + " = 1")) < 200
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("drain_s", 0),
+        ("drain_s", 0.5),
+        ("drain_s", 3600),
+        ("server.host", "::1"),
+        ("server.port", 0),
+        ("server.port", 65535),
+        ("postgres.url", "postgres://h/db"),
+        ("postgres.url", "postgresql://u@h1,h2:5433/db?sslmode=verify-full"),
+        ("postgres.shared_buffers_mb", 128),
+        ("postgres.max_connections", 100),
+        ("postgres.pool_size", 1),
+        ("redis.url", "redis://h:6379/0"),
+        ("redis.url", "rediss://h"),
+        ("redis.url", "unix:///run/valkey.sock"),
+        ("redis.maxmemory_mb", 1024),
+        ("leases.ttl_s", 86400),
+        ("leases.heartbeat_s", 0.5),
+        ("retry.max_attempts", 100),
+        ("retry.base_s", 0),
+        ("retry.cap_s", 1),
+        ("relay.stream_window", 1),
+        ("limits.payload_bytes", 1),
+        ("limits.max_queued", 10_000_000),
+        ("queues.default.slots", 0),
+        ("queues.default.slots", 1024),
+        ("tasks.chat.run", "external"),
+        ("tasks.chat.timeout_s", 0.5),
+        ("tasks.chat.max_attempts", 1),
+        ("tickets.poll_s", 0.1),
+        ("log.level", "debug"),
+        ("log.level", "warning"),
+        ("log.level", "error"),
+        ("log.format", "text"),
+        ("log.format", "json"),
+    ],
+)
+def test_value_within_range_is_taken_from_file_variable_and_flag(path: Path, key: str, value: object) -> None:
+    table, _, name = key.rpartition(".")
+    run = '\nrun = "mock"' if table == "tasks.chat" and name != "run" else ""
+    path.write_text((f"[{table}]\n" if table else "") + f"{name} = {json.dumps(value)}{run}")
+    variable = "JOBD_" + key.replace(".", "_").upper()
+    text = value if isinstance(value, str) else json.dumps(value)
+
+    from_file = load(path, {}, {}).config
+    from_variable = load(None, {variable: text}, {}, search=()).config
+    from_flag = load(None, {}, {key: value}, search=()).config
+    from_flag_text = load(None, {}, {key: text}, search=()).config
+
+    assert from_file == from_variable == from_flag == from_flag_text
+    assert from_file != load(None, {}, {}, search=()).config
+
+
+WRONG = [
+    ("drain_s", -1, "a number from 0 to 3600 (got -1)"),
+    ("drain_s", "20s", 'a number from 0 to 3600 (got "20s")'),
+    ("drain_s", True, "a number from 0 to 3600 (got true)"),
+    ("server.host", "", 'a host name or address (got "")'),
+    ("server.host", "a b", 'a host name or address (got "a b")'),
+    ("server.host", 1, "a host name or address (got 1)"),
+    ("server.port", -1, "a whole number from 0 to 65535 (got -1)"),
+    ("server.port", 65536, "a whole number from 0 to 65535 (got 65536)"),
+    ("server.port", 1.5, "a whole number from 0 to 65535 (got 1.5)"),
+    ("server.port", True, "a whole number from 0 to 65535 (got true)"),
+    ("server.port", [], "a whole number from 0 to 65535 (got an empty list)"),
+    ("server.port", {"a": 1}, "a whole number from 0 to 65535 (got a table of a)"),
+    ("postgres.url", "mysql://h/db", 'empty (embedded) or a postgres:// or postgresql:// URL (got "mysql://h/db")'),
+    ("postgres.url", "host=h dbname=d", 'empty (embedded) or a postgres:// or postgresql:// URL (got "***")'),
+    ("postgres.url", "postgres://", 'empty (embedded) or a postgres:// or postgresql:// URL (got "postgres://")'),
+    ("postgres.shared_buffers_mb", 0, "a whole number from 8 to 65536 (got 0)"),
+    ("postgres.max_connections", 10**9, "a whole number from 6 to 1000 (got 1000000000)"),
+    ("postgres.pool_size", 0, "a whole number from 1 to 500 (got 0)"),
+    ("redis.url", "http://h", 'empty (embedded) or a redis://, rediss:// or unix:// URL (got "http://h")'),
+    ("redis.maxmemory_mb", 10**9, "a whole number from 16 to 65536 (got 1000000000)"),
+    ("auth.tokens", "all", "a list"),
+    ("leases.ttl_s", 0, "a whole number from 1 to 86400 (got 0)"),
+    ("leases.ttl_s", -1, "a whole number from 1 to 86400 (got -1)"),
+    ("leases.ttl_s", 10**9, "a whole number from 1 to 86400 (got 1000000000)"),
+    ("leases.ttl_s", 10**90, "a whole number from 1 to 86400 (got a huge number)"),
+    ("leases.ttl_s", "60s", 'a whole number from 1 to 86400 (got "60s")'),
+    ("leases.ttl_s", 1.5, "a whole number from 1 to 86400 (got 1.5)"),
+    ("leases.heartbeat_s", 0, "a number above 0, at most 86400 (got 0)"),
+    ("retry.max_attempts", 0, "a whole number from 1 to 100 (got 0)"),
+    ("retry.base_s", -0.1, "a number from 0 to 86400 (got -0.1)"),
+    ("retry.cap_s", 10**9, "a number from 0 to 604800 (got 1000000000)"),
+    ("relay.stream_window", 0, "a whole number from 1 to 100000 (got 0)"),
+    ("limits.payload_bytes", 10**9, "a whole number from 1 to 16777216 (got 1000000000)"),
+    ("limits.max_queued", 10**9, "a whole number from 1 to 10000000 (got 1000000000)"),
+    ("queues.default.slots", -1, "a whole number from 0 to 1024 (got -1)"),
+    ("queues.default.slots", 1025, "a whole number from 0 to 1024 (got 1025)"),
+    ("tasks.chat.run", "magic", 'one of command, external, mock, openai, python (got "magic")'),
+    ("tasks.chat.queue", 1, "text (got 1)"),
+    ("tasks.chat.handler", "a\0:b", 'text (got "a\\u0000:b")'),
+    ("tasks.chat.isolate", "maybe", 'true or false (got "maybe")'),
+    ("tasks.chat.base_url", "ftp://h", 'an http:// or https:// URL (got "ftp://h")'),
+    ("tasks.chat.timeout_s", 0, "a number above 0, at most 2592000 (got 0)"),
+    ("tasks.chat.max_attempts", 0, "a whole number from 1 to 100 (got 0)"),
+    ("tickets.poll_s", 0, "a number above 0, at most 3600 (got 0)"),
+    ("log.level", "loud", 'one of debug, error, info, warning (got "loud")'),
+    ("log.level", "x - at `$[0]`", 'one of debug, error, info, warning (got "x - at `$[0]`")'),
+    ("log.format", "xml", 'one of auto, json, text (got "xml")'),
+    ("log.format", "x" * 200, "one of auto, json, text (got " + '"' + "x" * 79 + "…)"),
+]
+
+
+def toml_value(value: object) -> str:
+    return "{a = 1}" if isinstance(value, dict) else json.dumps(value)
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), WRONG, ids=[f"{key}={value!r:.20}" for key, value, _ in WRONG])
+def test_wrong_value_in_file_names_key_value_and_expectation(
+    path: Path, key: str, value: object, expected: str
+) -> None:
+    table, _, name = key.rpartition(".")
+    text = (f"[{table}]\n" if table else "") + f"{name} = {toml_value(value)}"
+
+    message = file_error(path, text)
+
+    assert message.startswith(f"{key} must be {expected}")
+
+
+@pytest.mark.parametrize(("key", "value", "expected"), WRONG, ids=[f"{key}={value!r:.20}" for key, value, _ in WRONG])
+def test_wrong_value_in_flag_names_the_flag(key: str, value: object, expected: str) -> None:
+    flag = "--" + key.rpartition(".")[2].replace("_", "-")
+
+    assert error_of(None, flags={key: value}).startswith(f"{flag}: {key} must be {expected}")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e400"])
+@pytest.mark.parametrize(
+    "key", ["drain_s", "retry.cap_s", "leases.heartbeat_s", "tasks.chat.timeout_s", "tickets.poll_s"]
+)
+def test_number_that_is_none_is_refused_everywhere(path: Path, key: str, number: str) -> None:
+    table, _, name = key.rpartition(".")
+    in_toml = number.replace("1e400", "1.0e400")
+
+    assert file_error(path, (f"[{table}]\n" if table else "") + f"{name} = {in_toml}").startswith(f"{key} must be")
+    assert f"{key} must be" in error_of(None, {"JOBD_" + key.replace(".", "_").upper(): number})
+
+
+@pytest.mark.parametrize("value", ["1979-05-27", "1979-05-27T07:32:00Z", "07:32:00"])
+def test_date_is_no_value_of_ours(path: Path, value: str) -> None:
+    assert file_error(path, f"data_dir = {value}").startswith("data_dir must be text (got ")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([{**TOKEN, "sha256": "abc"}], 'auth.tokens[0].sha256 must be 64 lower-case hexadecimal digits (got "***")'),
+        (
+            [{**TOKEN, "sha256": HASH.upper()}],
+            'auth.tokens[0].sha256 must be 64 lower-case hexadecimal digits (got "***")',
+        ),
+        (
+            [TOKEN, {**TOKEN, "scopes": []}],
+            "auth.tokens[1].scopes must be a list with at least one entry (got an empty list)",
+        ),
+        ([{**TOKEN, "scopes": ["root"]}], 'auth.tokens[0].scopes[0] must be one of admin, client, worker (got "root")'),
+        ([{**TOKEN, "name": ""}], 'auth.tokens[0].name must be 1 to 64 letters, digits or any of _ . @ - (got "")'),
+        ([{"name": "ci"}], "auth.tokens[0] must be a table of name, sha256, scopes (got a table of name)"),
+        (
+            [{**TOKEN, "token": CANARY}],
+            "auth.tokens[0] must be a table of name, sha256, scopes (got a table of name, sha256, scopes, token)",
+        ),
+        ([HASH], "auth.tokens[0] must be a table of name, sha256, scopes (got text)"),
+        ([TOKEN, TOKEN], "auth.tokens must have different names (got ci more than once)"),
+    ],
+)
+def test_wrong_token_is_told_by_its_place_and_never_shown(tokens: list[Any], message: str) -> None:
+    from_variable = error_of(None, {"JOBD_AUTH_TOKENS": json.dumps(tokens)})
+    from_flag = error_of(None, flags={"auth.tokens": tokens})
+
+    assert from_variable == f"JOBD_AUTH_TOKENS: {message}"
+    assert from_flag == f"--tokens: {message}"
+    assert HASH not in from_variable
+
+
+def test_tokens_are_read_from_file_and_variable(path: Path) -> None:
+    text = f'[[auth.tokens]]\nname = "ci"\nsha256 = "{HASH}"\nscopes = ["client", "worker"]'
+
+    from_file = config_of(path, text)
+    from_variable = config_of(path, "", {"JOBD_AUTH_TOKENS": json.dumps([TOKEN])})
+
+    assert from_file == from_variable
+    assert from_file.auth.tokens[0].scopes == ("client", "worker")
+
+
+# --- rules between options
+
+
+def test_broken_rule_names_every_place_that_took_part(path: Path) -> None:
+    path.write_text("[leases]\nheartbeat_s = 10")
+
+    message = error_of(path, {"JOBD_LEASES_TTL_S": "20"})
+
+    assert message == (
+        f"{path} and JOBD_LEASES_TTL_S: leases.heartbeat_s must be at most a third of leases.ttl_s (got 10 and 20)"
+    )
+
+
+def test_broken_rule_leaves_out_defaults() -> None:
+    assert error_of(None, {"JOBD_LEASES_TTL_S": "30"}) == (
+        "JOBD_LEASES_TTL_S: leases.heartbeat_s must be at most a third of leases.ttl_s (got 20 and 30)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[tasks.x]", "tasks.x.run is missing; it must be one of command, external, mock, openai, python"),
+        (
+            "[tasks.chat]\ntimeout_s = 5",
+            "tasks.chat.run is missing; it must be one of command, external, mock, openai, python",
+        ),
+        ('[tasks.x]\nrun = "mock"\nqueue = "gpu"', 'tasks.x.queue must be one of default (got "gpu")'),
+        (
+            '[tasks.x]\nrun = "python"\nhandler = "a:b"\nargv = ["ls"]',
+            'tasks.x.argv is only for run = "command" (tasks.x.run is "python")',
+        ),
+        ('[tasks.x]\nrun = "command"\nargv = "ls -l"', "tasks.x.argv must be a list (got text)"),
+        ('[tasks.x]\nrun = "command"\nargv = ["ls", 1]', "tasks.x.argv[1] must be text (got 1)"),
+        (
+            "[postgres]\nmax_connections = 12",
+            "postgres.pool_size must leave 5 of postgres.max_connections free (got 8 and 12)",
+        ),
+    ],
+)
+def test_contradiction_in_file_is_refused(path: Path, text: str, message: str) -> None:
+    assert file_error(path, text) == message
+
+
+# --- queues and tasks
+
+
+def test_default_queue_is_there_even_when_others_are_listed(path: Path) -> None:
+    config = config_of(path, '[queues.gpu]\nslots = 1\n[queues."a.b-c_1"]')
+
+    assert config.queues == {"default": Queue(), "gpu": Queue(slots=1), "a.b-c_1": Queue()}
+
+
+def test_tasks_of_the_file_are_added_and_replace_by_name(path: Path) -> None:
+    config = config_of(path, '[tasks.chat]\nrun = "external"\n[tasks.resize]\nrun = "command"\nargv = ["resize"]')
+
+    assert list(config.tasks) == [*BUILTIN_TASKS, "resize"]
+    assert config.tasks["chat"] == Task(run="external")
+    assert config.tasks["plan"] == Task(run="mock")
+    assert config.tasks["resize"] == Task(run="command", argv=("resize",))
+
+
+def test_variable_reaches_queues_and_tasks_of_the_file(path: Path) -> None:
+    env = {
+        "JOBD_QUEUES_DEFAULT_SLOTS": "1",
+        "JOBD_QUEUES_GPU_0_FAST_SLOTS": "2",
+        "JOBD_TASKS_RE_SIZE_ARGV": '["b", "c"]',
+        "JOBD_TASKS_RE_SIZE_MAX_ATTEMPTS": "7",
+        "JOBD_TASKS_CHAT_QUEUE": "gpu.0-fast",
+    }
+
+    config = config_of(path, '[queues."gpu.0-fast"]\n[tasks.re-size]\nrun = "command"\nargv = ["a"]', env)
+
+    assert config.queues == {"default": Queue(slots=1), "gpu.0-fast": Queue(slots=2)}
+    assert config.tasks["re-size"] == Task(run="command", argv=("b", "c"), max_attempts=7)
+    assert config.tasks["chat"] == Task(run="mock", queue="gpu.0-fast")
+
+
+def test_variable_that_stands_for_two_queues_is_refused(path: Path) -> None:
+    path.write_text("[queues.a-b]\n[queues.a_b]")
+
+    assert error_of(path, {"JOBD_QUEUES_A_B_SLOTS": "1"}) == (
+        "JOBD_QUEUES_A_B_SLOTS: stands for queues.a-b.slots and queues.a_b.slots; set them in the file"
+    )
+
+
+# --- variables
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("JOBD_SERVER_PROT", "1", "unknown variable; did you mean JOBD_SERVER_PORT?"),
+        ("JOBD_QUEUES_GPU_SLOTS", "1", "unknown variable; did you mean JOBD_QUEUES_DEFAULT_SLOTS?"),
+        ("JOBD_XYZZY", "1", "unknown variable"),
+        ("JOBD_SERVER_PORT", "60s", 'server.port must be a whole number from 0 to 65535 (got "60s")'),
+        ("JOBD_SERVER_PORT", "1.5", 'server.port must be a whole number from 0 to 65535 (got "1.5")'),
+        ("JOBD_SERVER_PORT", "true", 'server.port must be a whole number from 0 to 65535 (got "true")'),
+        ("JOBD_SERVER_PORT", "99999", 'server.port must be a whole number from 0 to 65535 (got "99999")'),
+        ("JOBD_TASKS_CHAT_ISOLATE", "yes", 'tasks.chat.isolate must be true or false (got "yes")'),
+        ("JOBD_TASKS_CHAT_ARGV", "ls -l", "tasks.chat.argv must be a list, written as JSON"),
+        ("JOBD_TASKS_CHAT_ARGV", '"ls"', "tasks.chat.argv must be a list (got text)"),
+        ("JOBD_TASKS_CHAT_ARGV", "[" * 100_000, "tasks.chat.argv must be a list, written as JSON"),
+        ("JOBD_AUTH_TOKENS", HASH, "auth.tokens must be a list, written as JSON"),
+        ("JOBD_SERVER_PORT", "\udcff", "server.port must be a whole number from 0 to 65535"),
+        ("JOBD_DATA_DIR", "/a\udcff", 'data_dir must be text (got "/a\\udcff")'),
+    ],
+)
+def test_wrong_variable_is_named(name: str, text: str, message: str) -> None:
+    assert error_of(None, {name: text}) == f"{name}: {message}"
+
+
+def test_variables_that_are_no_options_are_left_alone() -> None:
+    env = {
+        "JOBD_URL": "http://h",
+        "JOBD_TOKEN": "t",
+        "JOBD_TEST_ANYTHING": "1",
+        "PATH": "/bin",
+        "jobd_x": "1",
+        "JOBDX": "1",
+    }
+
+    loaded = load(None, env, {}, search=())
+
+    assert set(loaded.origins.values()) == {"default"}
+    assert loaded.notes == []
+
+
+def test_empty_variable_counts_as_unset_and_is_noted(path: Path) -> None:
+    path.write_text("[server]\nport = 1")
+    env = {"JOBD_SERVER_PORT": "", "JOBD_CONFIG": "", "JOBD_TOKEN": ""}
+
+    loaded = load(path, env, {})
+
+    assert loaded.config.server.port == 1
+    assert loaded.notes == [
+        "JOBD_SERVER_PORT is set but empty, which counts as unset",
+        "JOBD_CONFIG is set but empty, which counts as unset",
+    ]
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("false", False), ("0", False)])
+def test_variable_spells_booleans_as_people_do(path: Path, text: str, value: bool) -> None:
+    config = config_of(path, '[tasks.x]\nrun = "python"\nhandler = "a:b"', {"JOBD_TASKS_X_ISOLATE": text})
+
+    assert config.tasks["x"].isolate is value
+
+
+# --- precedence and origins
+
+
+def test_later_source_wins_and_its_name_is_kept(path: Path) -> None:
+    path.write_text("drain_s = 1\n[server]\nport = 1\nhost = 'file'\n[retry]\nmax_attempts = 9")
+    env = {"JOBD_SERVER_PORT": "2", "JOBD_SERVER_HOST": "env", "JOBD_POSTGRES_URL": "postgresql://h/d"}
+    flags: dict[str, object] = {"server.port": 3, "drain_s": None, "data_dir": "/x"}
+
+    loaded = load(path, env, flags)
+
+    config, origins = loaded.config, loaded.origins
+    assert (config.server.port, config.server.host, config.drain_s) == (3, "env", 1)
+    assert {key: origins[key] for key in ("server.port", "server.host", "drain_s", "postgres.url", "log.level")} == {
+        "server.port": "flag --port",
+        "server.host": "env JOBD_SERVER_HOST",
+        "drain_s": f"file {path}",
+        "postgres.url": "env JOBD_POSTGRES_URL",
+        "log.level": "default",
+    }
+    assert (config.data_dir, origins["data_dir"]) == ("/x", "flag --data-dir")
+    assert loaded.path == path
+
+
+def test_overridden_value_must_still_be_valid(path: Path) -> None:
+    path.write_text("[server]\nport = 70000")
+
+    assert error_of(path, {"JOBD_SERVER_PORT": "1"}).startswith("server.port must be")
+
+
+def test_unknown_flag_is_named() -> None:
+    assert error_of(None, flags={"server.prot": 1}) == ("--prot: unknown key server.prot; did you mean server.port?")
+
+
+# --- data_dir
+
+
+@pytest.mark.parametrize(
+    ("env", "uid", "expected"),
+    [
+        ({"HOME": "/home/u"}, 0, "/var/lib/jobd"),
+        ({"HOME": "/home/u", "XDG_DATA_HOME": "/data"}, 0, "/var/lib/jobd"),
+        ({"HOME": "/home/u", "XDG_DATA_HOME": "/data"}, 1000, "/data/jobd"),
+        ({"HOME": "/home/u", "XDG_DATA_HOME": "relative"}, 1000, "/home/u/.local/share/jobd"),
+        ({"HOME": "/home/u", "XDG_DATA_HOME": ""}, 1000, "/home/u/.local/share/jobd"),
+        ({"HOME": "/home/u"}, 1000, "/home/u/.local/share/jobd"),
+    ],
+)
+def test_default_data_dir_depends_on_who_runs(env: dict[str, str], uid: int, expected: str) -> None:
+    assert default_data_dir(env, uid) == Path(expected)
+    assert load(None, env, {}, search=(), uid=uid).config.data_dir == expected
+
+
+def test_default_data_dir_without_home_is_still_absolute() -> None:
+    assert default_data_dir({}, 1000).is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("~", "/home/u"), ("~/x", "/home/u/x"), ("/a/../b", "/b"), ("/a~b", "/a~b")]
+)
+def test_data_dir_is_made_absolute(given: str, expected: str) -> None:
+    assert load(None, {"HOME": "/home/u", "JOBD_DATA_DIR": given}, {}, search=()).config.data_dir == expected
+
+
+def test_relative_data_dir_counts_from_the_file_that_has_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = path.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+
+    assert config_of(path, 'data_dir = "data"').data_dir == str(path.parent / "data")
+    assert config_of(path, "", {"JOBD_DATA_DIR": "data"}).data_dir == str(elsewhere / "data")
+    assert config_of(path, "", flags={"data_dir": "data"}).data_dir == str(elsewhere / "data")
+
+
+def test_home_of_nobody_is_refused() -> None:
+    assert error_of(None, {"JOBD_DATA_DIR": "~no-such-user/x"}) == (
+        'JOBD_DATA_DIR: data_dir names a user without a home directory (got "~no-such-user/x")'
+    )
+
+
+# --- secrets
+
+URLS_WITH_PASSWORD = [
+    ("postgres", f"postgresql://u:{CANARY}@h/d"),
+    ("postgres", f"postgres://h/d?user=u&password={CANARY}"),
+    ("redis", f"redis://:{CANARY}@h"),
+    ("redis", f"unix://u:{CANARY}@/run/v.sock"),
+]
+
+
+@pytest.mark.parametrize(("section", "url"), URLS_WITH_PASSWORD)
+@pytest.mark.parametrize(("mode", "is_refused"), [(0o644, True), (0o604, True), (0o640, False), (0o600, False)])
+def test_password_in_file_that_everybody_reads_is_refused(
+    path: Path, section: str, url: str, mode: int, is_refused: bool
+) -> None:
+    path.write_text(f'[{section}]\nurl = "{url}"')
+    path.chmod(mode)
+
+    if is_refused:
+        assert error_of(path) == f"{section}.url holds a password and every user can read it: chmod 600 {path}"
+    else:
+        assert load(path, {}, {}).config != Config()
+
+
+def test_url_without_password_may_be_read_by_everybody(path: Path) -> None:
+    path.write_text('[postgres]\nurl = "postgresql://u@h:5432/d"\n[redis]\nurl = "redis://h:6379/0"')
+    path.chmod(0o644)
+
+    assert load(path, {}, {}).config.redis.url == "redis://h:6379/0"
+
+
+@pytest.mark.parametrize(("section", "url"), URLS_WITH_PASSWORD)
+def test_password_may_come_from_a_variable_but_not_from_a_flag(section: str, url: str) -> None:
+    variable = f"JOBD_{section.upper()}_URL"
+
+    assert load(None, {variable: url}, {}, search=()).origins[f"{section}.url"] == f"env {variable}"
+    assert error_of(None, flags={f"{section}.url": url}) == (
+        f"--url: {section}.url holds a password and process lists show it: use {variable}"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'[postgres]\nurl = "mysql://u:{CANARY}@h/d"',
+        f'[postgres]\nurl = "postgresql:/u:{CANARY}@h/d"',
+        f'[postgres]\nurl = "host=h password={CANARY}"',
+        f'[postgres]\nurl = "{CANARY}"',
+        f'[postgres]\nurl = "postgresql://u:{CANARY}@h/d d"',
+        f'[postgres]\nurl = ["postgresql://u:{CANARY}@h/d"]',
+        f'[postgres]\nurl = {{ password = "{CANARY}" }}',
+        f'[postgres]\npassword = "{CANARY}"',
+        f'[postgres]\nulr = "postgresql://u:{CANARY}@h/d"',
+        f'postgres = "postgresql://u:{CANARY}@h/d"',
+        f'[redis]\nurl = "redis//:{CANARY}@h"',
+        f'[redis]\nurl = "tcp://u:x{CANARY}:y@z/@h"',
+        f'[redis]\nurl = "tcp://u@v:{CANARY}@h"',
+        f'[redis]\nurl = "tcp://u:{CANARY}"',
+        f'[redis]\nurl = "tcp://u:9-{CANARY}/0"',
+        f'[log]\nlevel = "redis://:{CANARY}@h"',
+        f'[tasks.chat]\nrun = "mock"\nbase_url = "u:{CANARY}@h"',
+        f'[tasks.chat]\nrun = "mock"\nbase_url = "http://u:{CANARY}@h"',
+        f'[[auth.tokens]]\nname = "a"\nsha256 = "{CANARY}"\nscopes = ["client"]',
+        f'[[auth.tokens]]\nname = "a"\ntoken = "{CANARY}"\nscopes = ["client"]',
+        f'[auth]\ntokens = "{CANARY}"',
+        f'[auth]\ntokens = ["{CANARY}"]',
+        f'[postgres]\nurl = "postgresql://u:{CANARY}@h/d',
+        f"[postgres]\nurl = postgresql://u:{CANARY}@h/d",
+    ],
+)
+@pytest.mark.parametrize("mode", [0o600, 0o644])
+def test_no_error_shows_a_secret(path: Path, text: str, mode: int) -> None:
+    path.touch(mode)
+
+    assert CANARY not in file_error(path, text)
+
+
+# --- anything at all
+
+
+@given(content=st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "replace")))
+@settings(deadline=None)
+def test_any_bytes_load_or_are_a_config_error(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.toml"
+    path.write_bytes(content)
+
+    load_or_refuse(path, {}, {})
+
+
+#: Texts near to TOML: random bytes seldom get past its grammar.
+names = st.sampled_from([*(name for key in KEYS for name in key.split(".")), "gpu", "x", '""', '"a b"'])
+tables = st.lists(names, min_size=1, max_size=3).map(".".join)
+values = st.sampled_from(
+    ['"x"', '""', "1", "-1", "1.5", "nan", "true", "[]", "{}", '["a"]', "[{}]", "1979-05-27", '"mock"']
+)
+lines = (
+    st.builds("[{}]".format, tables) | st.builds("[[{}]]".format, tables) | st.builds("{} = {}".format, tables, values)
+)
+
+
+@given(text=st.lists(lines, max_size=8).map("\n".join))
+@settings(deadline=None)
+def test_any_settings_load_or_are_a_config_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz-settings.toml"
+    path.write_text(text)
+
+    load_or_refuse(path, {}, {})
+
+
+@given(
+    env=st.dictionaries(
+        st.sampled_from(VARIABLES), st.text(st.characters(exclude_characters="\0"), max_size=20), max_size=3
+    ),
+    flags=st.dictionaries(
+        st.sampled_from(KEYS),
+        st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists),
+        max_size=3,
+    ),
+)
+@settings(deadline=None)
+def test_any_variables_and_flags_load_or_are_a_config_error(env: dict[str, str], flags: dict[str, object]) -> None:
+    load_or_refuse(None, env, flags)
+
+
+def load_or_refuse(path: Path | None, env: dict[str, str], flags: dict[str, object]) -> None:
+    try:
+        loaded = load(path, env, flags, search=())
+    except ConfigError as error:
+        assert str(error).isprintable()
+    else:
+        assert "default" in loaded.config.queues
