@@ -85,9 +85,9 @@ def translated(url: str) -> Iterator[None]:
     except (ValueError, asyncpg.InterfaceError) as error:
         raise ServerRefused(f"postgres.url {where}: {error}") from error
     except AWAY as error:
-        raise ServerDown(f"Postgres at {where} does not answer ({_said(error)})") from error
+        raise ServerDown(f"postgres.url {where} does not answer ({_said(error)})") from error
     except asyncpg.TooManyConnectionsError as error:
-        raise ServerDown(f"Postgres at {where} has no connection left ({error})") from error
+        raise ServerDown(f"postgres.url {where} has no connection left ({error})") from error
 
 
 def _said(error: BaseException) -> str:

@@ -51,19 +51,22 @@ class Transport:
 
 @contextlib.contextmanager
 def translated(url: str) -> Iterator[None]:
-    where = masked_url(url)
+    """Say which server it was: away (worth waiting for) or unwilling (not worth it)."""
+    where = f"redis.url {masked_url(url)}"
     try:
         yield
-    except exceptions.NoPermissionError as error:
-        raise ServerRefused(f"redis.url {where}: {error}; grant its user ~* &* and all stream commands") from error
-    except (exceptions.AuthenticationError, exceptions.AuthorizationError) as error:
-        raise ServerRefused(f"redis.url {where}: {error}; check user and password") from error
-    except exceptions.ReadOnlyError as error:
-        raise ServerRefused(f"redis.url {where}: this is a read-only replica; point it at the primary") from error
-    except (ValueError, exceptions.DataError) as error:
-        raise ServerRefused(f"redis.url {where}: {error}") from error
-    except (OSError, TimeoutError, exceptions.RedisError) as error:
-        raise ServerDown(f"Redis at {where} does not answer ({str(error) or type(error).__name__})") from error
+    except (OSError, TimeoutError, ValueError, exceptions.RedisError) as raised:
+        # A refusal during the handshake comes wrapped in a ConnectionError.
+        error = raised.__cause__ if isinstance(raised.__cause__, exceptions.RedisError) else raised
+        if isinstance(error, exceptions.NoPermissionError):
+            raise ServerRefused(f"{where}: {error}; grant its user ~* &* and all stream commands") from raised
+        if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):
+            raise ServerRefused(f"{where}: {error}; check user and password") from raised
+        if isinstance(error, exceptions.ReadOnlyError):
+            raise ServerRefused(f"{where}: this is a read-only replica; point it at the primary") from raised
+        if isinstance(error, (ValueError, exceptions.DataError)):
+            raise ServerRefused(f"{where}: {error}") from raised
+        raise ServerDown(f"{where} does not answer ({str(error) or type(error).__name__})") from raised
 
 
 async def check_server(client: redis.asyncio.Redis, url: str) -> None:
