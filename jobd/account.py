@@ -55,10 +55,10 @@ def user_name(uid: int) -> str:
 
 
 def can_reach(account: Account, path: Path) -> bool:
-    """Whether the account may enter every folder on the way to `path` (`path` itself is not asked about)."""
+    """Whether the account may enter every folder on the way to `path`; `path` itself, and what is yet to be made, aside."""
     if not account.dropped:
         return True
-    return all(_may_enter(account, folder.stat()) for folder in path.resolve().parents)
+    return all(_may_enter(account, folder.stat()) for folder in path.resolve().parents if folder.exists())
 
 
 def _may_enter(account: Account, info: os.stat_result) -> bool:

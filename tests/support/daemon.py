@@ -104,10 +104,14 @@ class Jobd:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def _pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
     def server_pid(self, name: str) -> int:
         """The server's first process: the one that jobd started."""
         pids = locks.holders(self.data_dir / f"{name}.lock")
-        first = [pid for pid in pids if parent(pid) not in pids and pid != self.pid]
+        first = [pid for pid in pids if parent(pid) not in pids and pid != self._pid]
         if not first:
             raise LookupError(f"no {name} runs")
         return first[0]
@@ -138,6 +142,9 @@ class Jobd:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(LookupError, ProcessLookupError):
+            os.kill(self.server_pid("postgres"), signal.SIGQUIT)  # it then takes its shared memory along
+            poll(lambda: not locks.is_held(self.data_dir / "postgres.lock"), 5.0, self.log)
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

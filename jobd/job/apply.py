@@ -1,0 +1,105 @@
+"""A job in memory: the machine driven as a whole, command by command.
+
+Tests drive it alone, and as the model that the database must agree with.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+from typing_extensions import assert_never
+
+from jobd.job import machine
+from jobd.job.model import (
+    Answer,
+    Cancel,
+    Canceled,
+    CancelRequested,
+    Claim,
+    Claimed,
+    ClosedAttempt,
+    Command,
+    Complete,
+    Completed,
+    DeadLettered,
+    Fail,
+    Heartbeat,
+    JobView,
+    Reap,
+    Release,
+    Renewed,
+    Requeued,
+)
+from jobd.job.status import AttemptOutcome, JobStatus
+
+if TYPE_CHECKING:
+    from jobd.job.retry import RetryPolicy
+
+
+def apply(job: JobView, command: Command, *, now: float, policy: RetryPolicy) -> tuple[JobView, Answer]:
+    """Decides one command and carries the decision out."""
+    answer = decide(job, command, now=now, policy=policy)
+    return carry_out(job, answer), answer
+
+
+def decide(job: JobView, command: Command, *, now: float, policy: RetryPolicy) -> Answer:
+    if isinstance(command, Claim):
+        return machine.decide_claim(job, command.claim, enqueue_id=command.enqueue_id, ttl_s=command.ttl_s, now=now)
+    if isinstance(command, Heartbeat):
+        return machine.decide_heartbeat(
+            job, command.lease_token, ttl_s=command.ttl_s, now=now, claim_version=command.claim_version
+        )
+    if isinstance(command, Complete):
+        return machine.decide_complete(job, command.claim)
+    if isinstance(command, Fail):
+        return machine.decide_fail(
+            job, command.claim, retryable=command.retryable, policy=policy, jitter=command.jitter, now=now
+        )
+    if isinstance(command, Release):
+        return machine.decide_release(job, command.claim)
+    if isinstance(command, Cancel):
+        return machine.decide_cancel(job)
+    if isinstance(command, Reap):
+        return machine.decide_reap(job, command.attempt_id, policy=policy, jitter=command.jitter, now=now)
+    assert_never(command)
+
+
+def carry_out(job: JobView, answer: Answer) -> JobView:
+    """The job after this answer; a refusal or a replay leaves it as it was."""
+    if isinstance(answer, Claimed):
+        before = close_attempt(job, AttemptOutcome.EXPIRED)
+        return replace(
+            before,
+            status=JobStatus.RUNNING,
+            attempt_no=answer.attempt_no,
+            attempt_count=job.attempt_count + 1,
+            lease=answer.lease,
+        )
+    if isinstance(answer, Renewed):
+        return replace(job, lease=answer.lease)
+    if isinstance(answer, CancelRequested):
+        return replace(job, cancel_requested=True)
+    if isinstance(answer, Completed):
+        return replace(close_attempt(job, AttemptOutcome.DONE), status=JobStatus.DONE)
+    if isinstance(answer, Requeued):
+        return replace(
+            close_attempt(job, answer.outcome),
+            status=JobStatus.QUEUED,
+            enqueue_id=answer.enqueue_id,
+            run_after=answer.run_after,
+        )
+    if isinstance(answer, DeadLettered):
+        return replace(close_attempt(job, answer.outcome), status=JobStatus.ERROR)
+    if isinstance(answer, Canceled):
+        closed = job if answer.outcome is None else close_attempt(job, answer.outcome)
+        return replace(closed, status=JobStatus.CANCELED)
+    return job
+
+
+def close_attempt(job: JobView, outcome: AttemptOutcome) -> JobView:
+    if job.lease is None:
+        return job
+    attempt = ClosedAttempt(claim=job.lease.claim, number=job.attempt_no, outcome=outcome)
+    given_back = 1 if outcome is AttemptOutcome.RELEASED else 0
+    return replace(job, lease=None, closed=(*job.closed, attempt), attempt_count=job.attempt_count - given_back)

@@ -1,0 +1,232 @@
+"""What decisions read, and what they answer.
+
+Instants are seconds on one clock, the database's; its zero does not matter. An answer carries everything that has to be
+written, so applying it needs no second look at the command.
+
+    commands    Claim  Heartbeat  Complete  Fail  Release  Cancel  Reap
+    changes     Claimed  Renewed  Completed  Requeued  DeadLettered  Canceled  CancelRequested
+    refusals    NotClaimable  LeaseLost  Superseded  Conflicting  NotReapable  AlreadyFinal  NotDeadLettered
+    replays     AlreadyFinished
+
+`ok` and `ack` are what a worker is told: `ack` says that the message which brought the job has had its effect.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import ClassVar
+
+from msgspec import Struct
+
+from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
+
+
+class ClaimRef(Struct, frozen=True):
+    """What the holder of a claim shows to prove it: both must match."""
+
+    attempt_id: str
+    lease_token: str
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """The hold on a running job; it stands for the open attempt."""
+
+    claim: ClaimRef
+    lease_expires_at: float
+    #: grows by one with every renewal
+    claim_version: int = 1
+
+
+class ClosedAttempt(Struct, frozen=True, kw_only=True):
+    claim: ClaimRef
+    number: int
+    outcome: AttemptOutcome
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    job_id: str
+    max_attempts: int
+    status: JobStatus = JobStatus.QUEUED
+    #: grows by one each time the job enters the queue; a message that carries an older one is stale
+    enqueue_id: int = 1
+    #: not to be claimed before this instant
+    run_after: float = 0.0
+    #: the number of the newest attempt, which never recurs
+    attempt_no: int = 0
+    #: attempts charged: at claim, and given back by a release
+    attempt_count: int = 0
+    cancel_requested: bool = False
+    #: set exactly while the job is running
+    lease: Lease | None = None
+    #: closed attempts, oldest first; a decision needs only the one that its claim names
+    closed: tuple[ClosedAttempt, ...] = ()
+    #: the dead letter that this job runs again
+    redriven_from: str | None = None
+
+
+# Commands
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    #: a fresh pair, never used before
+    claim: ClaimRef
+    ttl_s: float
+    #: what the message said; None when the job was found in the table itself
+    enqueue_id: int | None
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    lease_token: str
+    ttl_s: float
+    #: a holder that shows the version it knows loses when it has moved
+    claim_version: int | None = None
+
+
+class Complete(Struct, frozen=True):
+    claim: ClaimRef
+
+
+class Fail(Struct, frozen=True, kw_only=True):
+    claim: ClaimRef
+    retryable: bool
+    jitter: float
+
+
+class Release(Struct, frozen=True):
+    claim: ClaimRef
+
+
+class Cancel(Struct, frozen=True):
+    pass
+
+
+class Reap(Struct, frozen=True, kw_only=True):
+    #: the attempt whose lease was seen to have expired
+    attempt_id: str
+    jitter: float
+
+
+Command = Claim | Heartbeat | Complete | Fail | Release | Cancel | Reap
+
+
+# Changes
+
+
+class Claimed(Struct, frozen=True, kw_only=True):
+    lease: Lease
+    attempt_no: int
+    #: an expired lease was taken over, and its attempt closed
+    took_over: bool
+
+
+class Renewed(Struct, frozen=True, kw_only=True):
+    lease: Lease
+    cancel_requested: bool
+
+
+class Completed(Struct, frozen=True):
+    ok: ClassVar[bool] = True
+    ack: ClassVar[bool] = True
+
+
+class Requeued(Struct, frozen=True, kw_only=True):
+    outcome: AttemptOutcome
+    enqueue_id: int
+    run_after: float
+    ok: ClassVar[bool] = True
+    ack: ClassVar[bool] = True
+
+
+class DeadLettered(Struct, frozen=True, kw_only=True):
+    outcome: AttemptOutcome
+    reason: DeadLetterReason
+    ok: ClassVar[bool] = True
+    ack: ClassVar[bool] = True
+
+
+class Canceled(Struct, frozen=True):
+    #: None when no attempt was open
+    outcome: AttemptOutcome | None
+    ok: ClassVar[bool] = True
+    ack: ClassVar[bool] = True
+
+
+class CancelRequested(Struct, frozen=True):
+    """The job runs on; its holder is told at the next heartbeat."""
+
+
+# Refusals and replays: nothing changes
+
+
+class NotClaimableReason(str, Enum):
+    FINAL = "final"
+    STALE_MESSAGE = "stale_message"
+    NOT_DUE = "not_due"
+    LEASED = "leased"
+    CANCEL_REQUESTED = "cancel_requested"
+
+
+class NotClaimable(Struct, frozen=True):
+    reason: NotClaimableReason
+
+    @property
+    def ack(self) -> bool:
+        """A message that came too early is the only one still to have its effect."""
+        return self.reason is not NotClaimableReason.NOT_DUE
+
+
+class LeaseLost(Struct, frozen=True):
+    """The holder must stop its handler and write nothing more."""
+
+
+class AlreadyFinished(Struct, frozen=True, kw_only=True):
+    """The same call as before, and so the same answer."""
+
+    outcome: AttemptOutcome
+    requeued: bool
+    dead_lettered: bool
+    ok: ClassVar[bool] = True
+    ack: ClassVar[bool] = True
+
+
+class Conflicting(Struct, frozen=True):
+    """The holder itself already reported another outcome for this attempt."""
+
+    outcome: AttemptOutcome
+    ok: ClassVar[bool] = False
+    ack: ClassVar[bool] = True
+
+
+class Superseded(Struct, frozen=True):
+    """The attempt is no longer, or never was, the holder's to finish."""
+
+    ok: ClassVar[bool] = False
+    ack: ClassVar[bool] = True
+
+
+class NotReapable(Struct, frozen=True):
+    """The job moved on, or its lease was renewed, since the reaper looked."""
+
+
+class AlreadyFinal(Struct, frozen=True):
+    status: JobStatus
+
+
+class NotDeadLettered(Struct, frozen=True):
+    status: JobStatus
+
+
+Ended = Requeued | DeadLettered | Canceled
+Refused = AlreadyFinished | Conflicting | Superseded
+Answer = (
+    Claimed
+    | Renewed
+    | Completed
+    | CancelRequested
+    | Ended
+    | NotClaimable
+    | LeaseLost
+    | Refused
+    | NotReapable
+    | AlreadyFinal
+)
