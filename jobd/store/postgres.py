@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
 MIN_VERSION = 14
 #: Server-side limits of every session: a statement that takes this long is stuck, not slow.
-SESSION = {"application_name": "jobd", "search_path": "jobd", "statement_timeout": "60000", "lock_timeout": "30000"}
+SESSION = {
+    "application_name": "jobd",
+    "search_path": "jobd",
+    "statement_timeout": "60000",
+    "lock_timeout": "30000",
+    # The statements are written for one plan each: from the caller's array, row by row, through an index. It costs the
+    # same with any number of rows in the table, and it takes row locks in the array's order, so batches cannot
+    # deadlock. The planner must not find another one because a table was empty when it looked.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_seqscan": "off",
+    "jit": "off",
+}
+DEADLOCK_TRIES = 5
 CONNECT_S = 10.0
 #: Connections that others (migrations, psql, backups) need beside the pool.
 RESERVE = 5
@@ -72,6 +86,22 @@ class Database:
         finally:
             self._pool = None
             pool.terminate()
+
+
+async def fetch(connection: Connection, statement: str, *arguments: object) -> list[asyncpg.Record]:
+    """Run one statement. A deadlock undoes it whole, so it is run again rather than shown to anyone."""
+    for tries_left in range(DEADLOCK_TRIES - 1, -1, -1):
+        try:
+            rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
+            return rows
+        except asyncpg.DeadlockDetectedError:
+            if not tries_left or _in_transaction(connection):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _in_transaction(connection: Connection) -> bool:
+    return isinstance(connection, asyncpg.Connection) and connection.is_in_transaction()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,35 @@
+"""Cancel: at once for a queued job, by way of its holder for a running one, never for a final one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
+from jobd.job.status import JobStatus
+from jobd.lifecycle.claim import EXPLAIN_CLAIMS, Unknown
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from jobd.store.postgres import Connection
+
+CANCEL_JOBS = statement("cancel_jobs")
+
+CancelAnswer = Canceled | CancelRequested | AlreadyFinal | Unknown
+
+
+async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> list[CancelAnswer]:
+    """Cancel jobs; the answers are in their order."""
+    ordered = sorted(set(job_ids))
+    answers: dict[UUID, CancelAnswer] = {}
+    for row in await fetch(connection, CANCEL_JOBS, ordered, now):
+        answers[row["job_id"]] = Canceled(None) if row["status"] == "canceled" else CancelRequested()
+    rest = [job_id for job_id in ordered if job_id not in answers]
+    if rest:
+        for row in await fetch(connection, EXPLAIN_CLAIMS, rest, now):
+            answers[row["job_id"]] = AlreadyFinal(JobStatus(row["status"]))
+    return [answers.get(job_id, Unknown()) for job_id in job_ids]

@@ -1,0 +1,151 @@
+"""Claim: the compare-and-swap that turns a queued job into a running one with a lease, for a message or without one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import msgspec
+
+from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
+from jobd.job.status import AttemptOutcome, DeadLetterReason
+from jobd.lifecycle.batches import in_turn
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import asyncpg
+
+    from jobd.store.postgres import Connection
+
+CLAIM_JOBS = statement("claim_jobs")
+POLL_CLAIM_JOBS = statement("poll_claim_jobs")
+TAKE_OVER_JOBS = statement("take_over_jobs")
+EXPLAIN_CLAIMS = statement("explain_claims")
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a message says, and who wants the job."""
+
+    job_id: UUID
+    enqueue_id: int
+    owner_id: str
+    stream: str | None = None
+    message_id: str | None = None
+
+
+class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: UUID
+    task: str
+    queue: str
+    #: JSON text, as stored
+    payload: str
+    enqueue_id: int
+    attempt_id: UUID
+    attempt_no: int
+    attempt_count: int
+    max_attempts: int
+    lease_token: UUID
+    lease_expires_at: datetime
+    timeout_s: float
+    ttl_s: int
+    owner_id: str
+    stream: str | None
+    message_id: str | None
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """No such job here (yet: a message may be ahead of a standby that became the primary)."""
+
+
+ClaimAnswer = ClaimedJob | NotClaimable | DeadLettered | Canceled | Unknown
+
+_FIELDS = ClaimedJob.__struct_fields__
+
+
+async def claim(
+    connection: Connection, asks: Sequence[Ask], *, ttl_s: float, now: datetime | None = None
+) -> list[ClaimAnswer]:
+    """Claim the jobs that messages speak of; the answers are in their order.
+
+    One statement takes what is queued. Only for the rest a second one takes over expired leases, and a third, which
+    reads only, says why the remainder is not to be had.
+    """
+    answers: dict[int, ClaimAnswer] = {}
+    sent = in_turn(asks, _job_of)
+    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in sent.values()], ttl_s, now):
+        answers[sent[row["job_id"]]] = _claimed(row)
+    rest = [asks[n] for n in sent.values() if n not in answers]
+    if rest:
+        for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, now):
+            answers[sent[row["job_id"]]] = _taken_over(row)
+    unclear = [n for n in range(len(asks)) if n not in answers]
+    if unclear:
+        rows = await fetch(connection, EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}), now)
+        known = {row["job_id"]: row for row in rows}
+        answers |= {n: _refusal(asks[n], known.get(asks[n].job_id)) for n in unclear}
+    return [answers[n] for n in range(len(asks))]
+
+
+async def poll_claim(
+    connection: Connection,
+    queues: Sequence[str],
+    *,
+    owner_id: str,
+    most: int,
+    ttl_s: float,
+    now: datetime | None = None,
+) -> list[ClaimedJob]:
+    """Claim the first due jobs of the queues, the first queue first, without any message."""
+    rows = await fetch(connection, POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now)
+    return [_claimed(row) for row in rows]
+
+
+async def _run(
+    connection: Connection, text: str, asks: Sequence[Ask], ttl_s: float, now: datetime | None
+) -> list[asyncpg.Record]:
+    return await fetch(
+        connection,
+        text,
+        [ask.job_id for ask in asks],
+        [ask.enqueue_id for ask in asks],
+        [ask.owner_id for ask in asks],
+        [ask.stream for ask in asks],
+        [ask.message_id for ask in asks],
+        ttl_s,
+        now,
+    )
+
+
+def _job_of(ask: Ask) -> UUID:
+    return ask.job_id
+
+
+def _claimed(row: asyncpg.Record) -> ClaimedJob:
+    return ClaimedJob(**{name: row[name] for name in _FIELDS})
+
+
+def _taken_over(row: asyncpg.Record) -> ClaimAnswer:
+    if row["status"] == "running":
+        return _claimed(row)
+    if row["status"] == "canceled":
+        return Canceled(AttemptOutcome.EXPIRED)
+    return DeadLettered(outcome=AttemptOutcome.EXPIRED, reason=DeadLetterReason.ATTEMPTS_EXHAUSTED)
+
+
+def _refusal(ask: Ask, row: asyncpg.Record | None) -> NotClaimable | Unknown:
+    """In the order in which the machine asks; what has changed since the claim counts as leased to someone else."""
+    if row is None:
+        return Unknown()
+    if row["status"] not in ("queued", "running"):
+        return NotClaimable(NotClaimableReason.FINAL)
+    if row["enqueue_id"] != ask.enqueue_id:
+        return NotClaimable(NotClaimableReason.STALE_MESSAGE)
+    if row["status"] == "running":
+        return NotClaimable(NotClaimableReason.LEASED)
+    if row["cancel_requested"]:
+        return NotClaimable(NotClaimableReason.CANCEL_REQUESTED)
+    return NotClaimable(NotClaimableReason.NOT_DUE if not row["due"] else NotClaimableReason.LEASED)

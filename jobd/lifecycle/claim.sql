@@ -1,0 +1,188 @@
+-- name: claim_jobs
+-- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
+-- A job without a row back is not to be had this way.
+-- $1 job_ids uuid[] (in order), $2 enqueue_ids int[], $3 owners text[], $4 streams text[], $5 message_ids text[],
+-- $6 ttl_s float8, $7 now timestamptz or null (tests only)
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
+        AS a (job_id, enqueue_id, owner_id, stream, message_id)
+),
+taken AS (
+    UPDATE jobs SET
+        status = 'running', order_at = NULL, due_at = NULL,
+        attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
+        started_at = coalesce(started_at, clock($7)), updated_at = clock($7)
+    FROM asked a
+    WHERE jobs.id = a.job_id AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'queued'
+        AND jobs.run_after <= clock($7) AND NOT jobs.cancel_requested
+    RETURNING
+        jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
+        jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, a.owner_id, a.stream, a.message_id,
+        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
+        clock($7) + make_interval(secs => $6) AS lease_expires_at
+),
+leased AS (
+    INSERT INTO leases (
+        resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
+        attempt_no, stream, message_id
+    )
+    SELECT
+        id, 'JOB', owner_id, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, stream,
+        message_id
+    FROM taken
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions)
+    SELECT min(updated_at), 'running', array_agg(id), array_agg(version) FROM taken HAVING count(*) > 0
+),
+counted AS (
+    INSERT INTO queue_counts (queue, shard, queued, running)
+    SELECT queue, shard(), -count(*), count(*) FROM taken GROUP BY queue ORDER BY queue
+    ON CONFLICT (queue, shard) DO UPDATE SET
+        queued = queue_counts.queued + excluded.queued, running = queue_counts.running + excluded.running
+)
+SELECT
+    id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
+    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id
+FROM taken;
+
+-- name: poll_claim_jobs
+-- The same without a message: the first due jobs of the named queues, in the order of the names, skipping what others
+-- are just taking. Paused queues are passed over.
+-- $1 queues text[], $2 owner text, $3 most int, $4 ttl_s float8, $5 now timestamptz or null (tests only)
+WITH picked AS MATERIALIZED (
+    SELECT first.id
+    FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
+    CROSS JOIN LATERAL (
+        SELECT id FROM jobs
+        WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL
+            AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
+        ORDER BY order_at, id LIMIT $3::integer FOR UPDATE SKIP LOCKED
+    ) first
+    LIMIT $3::integer
+),
+taken AS (
+    UPDATE jobs SET
+        status = 'running', order_at = NULL, due_at = NULL,
+        attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
+        started_at = coalesce(started_at, clock($5)), updated_at = clock($5)
+    FROM picked
+    WHERE jobs.id = picked.id AND jobs.status = 'queued' AND jobs.run_after <= clock($5) AND NOT jobs.cancel_requested
+    RETURNING
+        jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
+        jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at,
+        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
+        clock($5) + make_interval(secs => $4) AS lease_expires_at
+),
+leased AS (
+    INSERT INTO leases (
+        resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
+        attempt_no
+    )
+    SELECT id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no FROM taken
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions)
+    SELECT min(updated_at), 'running', array_agg(id), array_agg(version) FROM taken HAVING count(*) > 0
+),
+counted AS (
+    INSERT INTO queue_counts (queue, shard, queued, running)
+    SELECT queue, shard(), -count(*), count(*) FROM taken GROUP BY queue ORDER BY queue
+    ON CONFLICT (queue, shard) DO UPDATE SET
+        queued = queue_counts.queued + excluded.queued, running = queue_counts.running + excluded.running
+)
+SELECT
+    id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
+    lease_token, lease_expires_at, timeout_s, ttl_s, $2 AS owner_id, NULL::text AS stream, NULL::text AS message_id
+FROM taken;
+
+-- name: take_over_jobs
+-- For messages whose job is still running under a lease that has expired: ends the old attempt and starts the next, or
+-- ends the job if it has no attempt left or was to be canceled. The message stays the job's message.
+-- Parameters as in claim_jobs.
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
+        AS a (job_id, enqueue_id, owner_id, stream, message_id)
+),
+expired AS (
+    DELETE FROM leases l USING asked a
+    WHERE l.resource_id = a.job_id AND l.lease_expires_at < clock($7)
+        AND EXISTS (
+            SELECT FROM jobs WHERE jobs.id = a.job_id AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'running'
+        )
+    RETURNING
+        l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
+        a.owner_id AS new_owner, a.stream AS new_stream, a.message_id AS new_message
+),
+closed AS (
+    INSERT INTO attempts (
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id
+    )
+    SELECT
+        resource_id, attempt_no, attempt_id, lease_token, owner_id, 'expired', acquired_at, clock($7), stream, message_id
+    FROM expired
+),
+moved AS (
+    UPDATE jobs SET
+        status = CASE
+            WHEN cancel_requested THEN 'canceled' WHEN attempt_count >= max_attempts THEN 'error' ELSE 'running'
+        END,
+        attempt_no = jobs.attempt_no + (NOT cancel_requested AND attempt_count < max_attempts)::integer,
+        attempt_count = attempt_count + (NOT cancel_requested AND attempt_count < max_attempts)::integer,
+        error = CASE
+            WHEN NOT cancel_requested AND attempt_count >= max_attempts THEN
+                jsonb_build_object('code', 'lease_expired', 'message', 'the worker fell silent', 'retryable', true)
+            ELSE error
+        END,
+        finished_at = CASE WHEN cancel_requested OR attempt_count >= max_attempts THEN clock($7) END,
+        version = version + 1, updated_at = clock($7)
+    FROM expired e
+    WHERE jobs.id = e.resource_id AND jobs.status = 'running'
+    RETURNING
+        jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
+        jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, jobs.status,
+        e.new_owner, e.new_stream, e.new_message,
+        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
+        clock($7) + make_interval(secs => $6) AS lease_expires_at
+),
+leased AS (
+    INSERT INTO leases (
+        resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
+        attempt_no, stream, message_id
+    )
+    SELECT
+        id, 'JOB', new_owner, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, new_stream,
+        new_message
+    FROM moved WHERE status = 'running'
+),
+buried AS (
+    INSERT INTO dead_letters (job_id, queue, task, reason, at)
+    SELECT id, queue, task, 'attempts_exhausted', updated_at FROM moved WHERE status = 'error'
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    SELECT min(updated_at), status, array_agg(id), array_agg(version), array_agg(new_stream), array_agg(new_message)
+    FROM moved GROUP BY status
+),
+counted AS (
+    INSERT INTO queue_counts (queue, shard, running, error, canceled)
+    SELECT
+        queue, shard(), -count(*), count(*) FILTER (WHERE status = 'error'), count(*) FILTER (WHERE status = 'canceled')
+    FROM moved WHERE status <> 'running' GROUP BY queue ORDER BY queue
+    ON CONFLICT (queue, shard) DO UPDATE SET
+        running = queue_counts.running + excluded.running,
+        error = queue_counts.error + excluded.error,
+        canceled = queue_counts.canceled + excluded.canceled
+)
+SELECT
+    id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
+    lease_token, lease_expires_at, timeout_s, ttl_s, new_owner AS owner_id, new_stream AS stream,
+    new_message AS message_id, status
+FROM moved;
+
+-- name: explain_claims
+-- Where the jobs stand that could not be claimed; one without a row is unknown here. Reads only.
+-- $1 job_ids uuid[], $2 now timestamptz or null (tests only)
+SELECT
+    jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested, jobs.run_after <= clock($2) AS due
+FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = a.job_id;

@@ -1,0 +1,52 @@
+"""Complete: result, final status, attempt closed and lease gone, in one commit; idempotent by attempt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.job.machine import decide_complete
+from jobd.job.model import Completed
+from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.report import Held, Refusal, explain, job_of
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from jobd.store.postgres import Connection
+
+COMPLETE_IF_LEASED = statement("complete_if_leased")
+
+
+class Completion(Held, frozen=True, kw_only=True):
+    #: JSON text, checked by `jobd.payload`
+    result: str | None = None
+    #: The file that holds a result too large for the table.
+    result_ref: str | None = None
+
+
+async def complete(
+    connection: Connection, reports: Sequence[Completion], *, now: datetime | None = None
+) -> list[Completed | Refusal]:
+    """Finish jobs whose attempts their callers still hold; the answers are in their order."""
+    sent = in_turn(reports, job_of)
+    ordered = [reports[n] for n in sent.values()]
+    rows = await fetch(
+        connection,
+        COMPLETE_IF_LEASED,
+        list(sent),
+        [report.attempt_id for report in ordered],
+        [report.lease_token for report in ordered],
+        [report.result for report in ordered],
+        [report.result_ref for report in ordered],
+        [report.outcome_hash for report in ordered],
+        now,
+    )
+    answers: dict[int, Completed | Refusal] = {sent[row["job_id"]]: Completed() for row in rows}
+    refused = [n for n in range(len(reports)) if n not in answers]
+    if refused:
+        reasons = await explain(connection, [reports[n] for n in refused], decide_complete)
+        answers |= dict(zip(refused, reasons, strict=True))
+    return [answers[n] for n in range(len(reports))]

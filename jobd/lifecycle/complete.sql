@@ -1,0 +1,55 @@
+-- name: complete_if_leased
+-- Ends each attempt whose token and attempt are current, and its job with it: done. The lease's expiry does not matter
+-- as long as nobody took it over. A job without a row back was not this caller's to finish.
+-- $1 job_ids uuid[] (in order), $2 attempt_ids uuid[], $3 lease_tokens uuid[], $4 results text[] (null: none),
+-- $5 result_refs text[], $6 outcome_hashes bytea[], $7 now timestamptz or null (tests only)
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bytea[])
+        AS a (job_id, attempt_id, lease_token, result, result_ref, outcome_hash)
+),
+freed AS (
+    DELETE FROM leases l USING asked a
+    WHERE l.resource_id = a.job_id AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
+    RETURNING
+        l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
+        a.result, a.result_ref, a.outcome_hash
+),
+closed AS (
+    INSERT INTO attempts (
+        job_id, number, attempt_id, lease_token, owner_id, outcome, outcome_hash, started_at, ended_at, stream, message_id
+    )
+    SELECT
+        resource_id, attempt_no, attempt_id, lease_token, owner_id, 'done', outcome_hash, acquired_at, clock($7), stream,
+        message_id
+    FROM freed
+),
+finished AS (
+    UPDATE jobs SET
+        status = 'done', result = f.result::jsonb, result_ref = f.result_ref, error = NULL,
+        finished_at = clock($7), updated_at = clock($7), version = version + 1
+    FROM freed f
+    WHERE jobs.id = f.resource_id AND jobs.status = 'running'
+    RETURNING jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    SELECT min(updated_at), 'done', array_agg(id), array_agg(version), array_agg(stream), array_agg(message_id)
+    FROM finished HAVING count(*) > 0
+),
+counted AS (
+    INSERT INTO queue_counts (queue, shard, running, done)
+    SELECT queue, shard(), -count(*), count(*) FROM finished GROUP BY queue ORDER BY queue
+    ON CONFLICT (queue, shard) DO UPDATE SET
+        running = queue_counts.running + excluded.running, done = queue_counts.done + excluded.done
+)
+SELECT id AS job_id FROM finished;
+
+-- name: explain_reports
+-- How the attempts ended that could not be ended again. Reads only.
+-- $1 job_ids uuid[], $2 attempt_ids uuid[]
+SELECT
+    a.job_id, a.attempt_id, attempts.lease_token, attempts.outcome, attempts.outcome_hash, attempts.number,
+    jobs.status, jobs.attempt_no
+FROM unnest($1::uuid[], $2::uuid[]) AS a (job_id, attempt_id)
+JOIN attempts ON attempts.job_id = a.job_id AND attempts.attempt_id = a.attempt_id
+JOIN jobs ON jobs.id = a.job_id;

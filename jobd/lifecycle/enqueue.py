@@ -1,0 +1,221 @@
+"""Enqueue: new jobs and the outbox row that tells of them, in one commit.
+
+Most batches are one statement. A batch with idempotency keys or with `dedupe` first books the keys and looks for twins,
+in the same transaction: a key is booked by inserting it, so of many that come with one key at once exactly one makes a
+job; and those who ask for a twin of the same job wait for each other.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+import msgspec
+
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jobd.store.postgres import Connection, Database
+
+ENQUEUE_JOBS = statement("enqueue_jobs")
+TAKE_KEYS = statement("take_keys")
+POINT_KEYS = statement("point_keys")
+LOCK_SPECS = statement("lock_specs")
+FIND_TWINS = statement("find_twins")
+
+Dedupe = Literal["none", "active", "result"]
+
+
+class IdempotencyKey(msgspec.Struct, frozen=True):
+    #: Who sent it: keys of different principals never meet.
+    principal: str
+    key: str
+    #: Fingerprint of the request; the same key with another one is a mistake of the client.
+    body_hash: bytes
+    life_s: float
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    task: str
+    queue: str
+    #: A JSON object as text, checked by `jobd.payload`.
+    payload: str
+    max_attempts: int
+    timeout_s: float
+    ttl_s: int
+    priority: int = 0
+    run_after: datetime | None = None
+    delay_s: float = 0.0
+    spec_hash: bytes | None = None
+    dedupe: Dedupe = "none"
+    key: IdempotencyKey | None = None
+
+
+class Created(msgspec.Struct, frozen=True):
+    job_id: UUID
+
+
+class Existing(msgspec.Struct, frozen=True):
+    """The job that the same key stood for before, or the twin that `dedupe` found."""
+
+    job_id: UUID
+
+
+class KeyMismatch(msgspec.Struct, frozen=True):
+    """The key stands for another request."""
+
+    job_id: UUID
+
+
+class QueueFull(msgspec.Struct, frozen=True):
+    queue: str
+
+
+Enqueued = Created | Existing | KeyMismatch | QueueFull
+
+
+class NotWhole(Exception):
+    """Raised to undo a batch of which not every job was accepted."""
+
+    def __init__(self, answers: list[Enqueued]) -> None:
+        super().__init__("not every job of the batch was accepted")
+        self.answers = answers
+
+
+async def enqueue(
+    database: Database,
+    jobs: Sequence[NewJob],
+    *,
+    max_queued: int | None = None,
+    whole: bool = False,
+    now: datetime | None = None,
+) -> list[Enqueued]:
+    """Enqueue a batch; the answers are in its order. With `whole`, if any is refused, none is there."""
+    plain = not whole and all(job.key is None and job.dedupe == "none" for job in jobs)
+    if plain:
+        return await _insert(database.pool, jobs, max_queued, now)
+    async with database.pool.acquire() as connection:
+        try:
+            async with connection.transaction():
+                answers = await _enqueue_keyed(connection, jobs, max_queued, now)
+                if whole and any(isinstance(answer, (KeyMismatch, QueueFull)) for answer in answers):
+                    raise NotWhole(answers)
+                return answers
+        except NotWhole as refused:
+            return refused.answers
+
+
+async def _enqueue_keyed(
+    connection: Connection, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None
+) -> list[Enqueued]:
+    answers: dict[int, Enqueued] = await _known_by_key(connection, jobs, now)
+    fresh = [n for n in range(len(jobs)) if n not in answers]
+    twins = await _twins(connection, [jobs[n] for n in fresh])
+    answers |= {n: Existing(twins[jobs[n].id]) for n in fresh if jobs[n].id in twins}
+
+    new = [n for n in fresh if n not in answers]
+    answers |= dict(zip(new, await _insert(connection, [jobs[n] for n in new], max_queued, now), strict=True))
+
+    await _settle_keys(connection, [(jobs[n], answers[n]) for n in fresh])
+    made = {jobs[n].id for n in new}
+    # A second job with the same key, or a twin, in this very batch: answered by the first, or refused with it.
+    by_id = {jobs[n].id: answers[n] for n in fresh}
+    return [_final(answers[n], by_id, made) for n in range(len(jobs))]
+
+
+async def _known_by_key(connection: Connection, jobs: Sequence[NewJob], now: datetime | None) -> dict[int, Enqueued]:
+    """Answers for the jobs whose key already stands for a job; the other keys are booked now."""
+    firsts: dict[tuple[str, str], NewJob] = {}
+    for job in jobs:
+        if job.key is not None:
+            firsts.setdefault((job.key.principal, job.key.key), job)
+    if not firsts:
+        return {}
+    keys = [job.key for job in firsts.values() if job.key is not None]
+    rows = await fetch(
+        connection,
+        TAKE_KEYS,
+        [key.principal for key in keys],
+        [key.key for key in keys],
+        [job.id for job in firsts.values()],
+        [key.body_hash for key in keys],
+        [key.life_s for key in keys],
+        now,
+    )
+    holders = {(row["principal"], row["key"]): row for row in rows}
+    answers: dict[int, Enqueued] = {}
+    for n, job in enumerate(jobs):
+        if job.key is not None:
+            row = holders[job.key.principal, job.key.key]
+            if row["job_id"] != job.id:
+                fits = row["body_hash"] == job.key.body_hash
+                answers[n] = Existing(row["job_id"]) if fits else KeyMismatch(row["job_id"])
+    return answers
+
+
+async def _twins(connection: Connection, jobs: Iterable[NewJob]) -> dict[UUID, UUID]:
+    """For jobs that asked for it: the job that already does the same, in the table or earlier in the batch."""
+    asking = [job for job in jobs if job.dedupe != "none" and job.spec_hash is not None]
+    if not asking:
+        return {}
+    hashes = [job.spec_hash for job in asking]
+    await fetch(connection, LOCK_SPECS, hashes)
+    rows = await fetch(connection, FIND_TWINS, hashes, [job.dedupe == "result" for job in asking])
+    found = {asking[row["n"] - 1].id: row["id"] for row in rows}
+    first_of: dict[bytes | None, UUID] = {}
+    for job in asking:
+        if job.id not in found and first_of.setdefault(job.spec_hash, job.id) != job.id:
+            found[job.id] = first_of[job.spec_hash]
+    return found
+
+
+async def _insert(
+    connection: Connection, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None
+) -> list[Enqueued]:
+    if not jobs:
+        return []
+    rows = await fetch(
+        connection,
+        ENQUEUE_JOBS,
+        [job.id for job in jobs],
+        [job.task for job in jobs],
+        [job.queue for job in jobs],
+        [job.payload for job in jobs],
+        [job.priority for job in jobs],
+        [job.run_after for job in jobs],
+        [job.delay_s for job in jobs],
+        [job.max_attempts for job in jobs],
+        [job.timeout_s for job in jobs],
+        [job.ttl_s for job in jobs],
+        [job.spec_hash for job in jobs],
+        [None for _ in jobs],
+        max_queued,
+        now,
+    )
+    made = {row["id"] for row in rows}
+    return [Created(job.id) if job.id in made else QueueFull(job.queue) for job in jobs]
+
+
+async def _settle_keys(connection: Connection, settled: Sequence[tuple[NewJob, Enqueued]]) -> None:
+    """Keys booked for jobs that were not made: pointed at the twin, or given back."""
+    moved = [
+        (job.key, answer.job_id if isinstance(answer, Existing) else None)
+        for job, answer in settled
+        if job.key is not None and not isinstance(answer, Created)
+    ]
+    if moved:
+        await connection.execute(
+            POINT_KEYS, [key.principal for key, _ in moved], [key.key for key, _ in moved], [to for _, to in moved]
+        )
+
+
+def _final(answer: Enqueued, by_id: dict[UUID, Enqueued], made: set[UUID]) -> Enqueued:
+    if isinstance(answer, Existing) and answer.job_id in by_id and answer.job_id in made:
+        first = by_id[answer.job_id]
+        return answer if isinstance(first, Created) else first
+    return answer

@@ -1,0 +1,116 @@
+"""The lease engine for everything that is not a job: acquire, renew, release, each over many resources at once.
+
+A job's lease is the same kind of row; its claim, heartbeat and reports do more in the same statement and so have
+their own. Acquiring succeeds when no lease stands or the one that stands has expired; the token is the lease.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from jobd.lifecycle.batches import in_turn
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import asyncpg
+
+    from jobd.store.postgres import Connection
+
+ACQUIRE_LEASES = statement("acquire_leases")
+RENEW_LEASES = statement("renew_leases")
+RELEASE_LEASES = statement("release_leases")
+
+ResourceType = Literal["EVENT", "WORKORDER"]
+
+
+class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim record. `public` is valid against `claim_record_schema`; the token stays with its holder."""
+
+    resource_type: str
+    resource_id: UUID
+    owner_id: str
+    lease_token: UUID
+    claim_version: int
+    lease_expires_at: datetime
+    heartbeat_at: datetime
+
+    def public(self) -> dict[str, Any]:
+        record: dict[str, Any] = msgspec.to_builtins(self)
+        del record["lease_token"]
+        return record
+
+
+class Grip(msgspec.Struct, frozen=True, kw_only=True):
+    """What a holder shows."""
+
+    resource_id: UUID
+    lease_token: UUID
+    #: Shown: the renewal fails if someone renewed since.
+    claim_version: int | None = None
+
+
+def claim_record_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads(files("jobd.lifecycle").joinpath("claim_record.schema.json").read_bytes())
+    return schema
+
+
+async def acquire(
+    connection: Connection,
+    kind: ResourceType,
+    resource_ids: Sequence[UUID],
+    *,
+    owner_id: str,
+    ttl_s: float,
+    now: datetime | None = None,
+) -> list[LeaseRecord | None]:
+    """Take each resource that is free or whose lease expired; None for one that another holds."""
+    rows = await fetch(connection, ACQUIRE_LEASES, sorted(set(resource_ids)), kind, owner_id, ttl_s, now)
+    held = {row["resource_id"]: _record(row) for row in rows}
+    return [held.get(resource_id) for resource_id in resource_ids]
+
+
+async def renew(
+    connection: Connection, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
+) -> list[LeaseRecord | None]:
+    """Extend leases; None for one that is lost, whose holder must stop at once."""
+    sent = in_turn(grips, lambda grip: grip.resource_id)
+    ordered = [grips[n] for n in sent.values()]
+    rows = await fetch(
+        connection,
+        RENEW_LEASES,
+        list(sent),
+        kind,
+        [grip.lease_token for grip in ordered],
+        [grip.claim_version for grip in ordered],
+        ttl_s,
+        now,
+    )
+    held = {(row["resource_id"], row["lease_token"]): _record(row) for row in rows}
+    return [held.get((grip.resource_id, grip.lease_token)) for grip in grips]
+
+
+async def release(connection: Connection, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
+    """Give leases up; False for one that was lost before."""
+    ordered = sorted(grips, key=lambda grip: grip.resource_id)
+    rows = await fetch(
+        connection,
+        RELEASE_LEASES,
+        [grip.resource_id for grip in ordered],
+        kind,
+        [grip.lease_token for grip in ordered],
+    )
+    freed = {row["resource_id"] for row in rows}
+    return [grip.resource_id in freed for grip in grips]
+
+
+def _record(row: asyncpg.Record) -> LeaseRecord:
+    return LeaseRecord(**{name: row[name] for name in LeaseRecord.__struct_fields__})

@@ -1,0 +1,33 @@
+-- name: acquire_leases
+-- Takes each resource that is free or whose lease has expired; one without a row back is held by someone else.
+-- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 owner text, $4 ttl_s float8,
+-- $5 now timestamptz or null (tests only)
+INSERT INTO leases AS l (resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at)
+SELECT
+    a.resource_id, $2, $3, gen_random_uuid(), clock($5) + make_interval(secs => $4), clock($5), clock($5)
+FROM unnest($1::uuid[]) AS a (resource_id)
+ON CONFLICT (resource_id) DO UPDATE SET
+    owner_id = excluded.owner_id, lease_token = excluded.lease_token, claim_version = l.claim_version + 1,
+    lease_expires_at = clock($5) + make_interval(secs => $4), heartbeat_at = clock($5), acquired_at = clock($5)
+WHERE l.lease_expires_at <= clock($5)
+RETURNING resource_type, resource_id, owner_id, lease_token, claim_version, lease_expires_at, heartbeat_at;
+
+-- name: renew_leases
+-- Extends each lease whose token, and version if one is shown, is current; one without a row back is lost.
+-- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 lease_tokens uuid[], $4 claim_versions int[] (null: any),
+-- $5 ttl_s float8, $6 now timestamptz or null (tests only)
+UPDATE leases l SET
+    lease_expires_at = greatest(l.lease_expires_at, clock($6) + make_interval(secs => $5)),
+    heartbeat_at = clock($6), claim_version = l.claim_version + 1
+FROM unnest($1::uuid[], $3::uuid[], $4::integer[]) AS a (resource_id, lease_token, claim_version)
+WHERE l.resource_id = a.resource_id AND l.resource_type = $2 AND l.lease_token = a.lease_token
+    AND (a.claim_version IS NULL OR l.claim_version = a.claim_version)
+RETURNING
+    l.resource_type, l.resource_id, l.owner_id, l.lease_token, l.claim_version, l.lease_expires_at, l.heartbeat_at;
+
+-- name: release_leases
+-- Gives up each lease whose token is current.
+-- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 lease_tokens uuid[]
+DELETE FROM leases l USING unnest($1::uuid[], $3::uuid[]) AS a (resource_id, lease_token)
+WHERE l.resource_id = a.resource_id AND l.resource_type = $2 AND l.lease_token = a.lease_token
+RETURNING l.resource_id;

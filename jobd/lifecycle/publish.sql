@@ -1,0 +1,28 @@
+-- name: select_for_publish
+-- The first jobs of each queue in the order in which they shall run: higher priority first, where a minute of waiting is
+-- worth a point. Paused queues have none. Reads only.
+-- $1 queues text[], $2 how many of each int
+SELECT q.queue, first.id AS job_id, first.task, first.payload::text AS payload, first.enqueue_id, first.version
+FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
+CROSS JOIN LATERAL (
+    SELECT id, task, payload, enqueue_id, version, order_at FROM jobs
+    WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL
+        AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
+    ORDER BY order_at, id LIMIT $2::integer
+) first
+ORDER BY q.n, first.order_at, first.id;
+
+-- name: promote_due
+-- Gives jobs whose time has come their place in the queue, the longest due first.
+-- $1 most int, $2 now timestamptz or null (tests only)
+WITH due AS MATERIALIZED (
+    SELECT id FROM jobs WHERE due_at <= clock($2) ORDER BY due_at LIMIT $1::integer FOR UPDATE SKIP LOCKED
+)
+UPDATE jobs SET order_at = place(run_after, priority), due_at = NULL
+FROM due WHERE jobs.id = due.id AND jobs.status = 'queued' AND jobs.due_at IS NOT NULL
+RETURNING jobs.id AS job_id, jobs.queue;
+
+-- name: next_due_in
+-- Seconds until the next delayed job is due (not positive: one is), or null.
+-- $1 now timestamptz or null (tests only)
+SELECT extract(epoch FROM min(due_at) - clock($1))::double precision FROM jobs WHERE due_at IS NOT NULL;

@@ -1,0 +1,50 @@
+"""Reap: the attempts of holders that fell silent are closed, page by page, and their jobs queued again or ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from jobd.job.retry import RetryPolicy
+    from jobd.store.postgres import Connection
+
+REAP_EXPIRED = statement("reap_expired")
+
+
+class ReapCounts(msgspec.Struct, frozen=True, kw_only=True):
+    requeued: int = 0
+    dead_lettered: int = 0
+    canceled: int = 0
+    #: How long past its expiry the most overdue lease was.
+    late_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return self.requeued + self.dead_lettered + self.canceled
+
+
+async def reap(
+    connection: Connection,
+    *,
+    policy: RetryPolicy,
+    most: int = 500,
+    grace_s: float = 0.0,
+    jitter: float | None = None,
+    now: datetime | None = None,
+) -> ReapCounts:
+    """Reap one page of at most `most` leases that are `grace_s` past their expiry."""
+    rows = await fetch(connection, REAP_EXPIRED, most, policy.base_s, policy.cap_s, grace_s, jitter, now)
+    statuses = [row["status"] for row in rows]
+    return ReapCounts(
+        requeued=statuses.count("queued"),
+        dead_lettered=statuses.count("error"),
+        canceled=statuses.count("canceled"),
+        late_s=max((row["late_s"] for row in rows), default=0.0),
+    )

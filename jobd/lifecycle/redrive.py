@@ -1,0 +1,25 @@
+"""Redrive: a dead letter runs again as a new job that is linked to the old; a final job never changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.ids import new_ids
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from jobd.store.postgres import Connection
+
+REDRIVE_JOBS = statement("redrive_jobs")
+
+
+async def redrive(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
+    """Run dead letters again: the new job of each; an id that is missing is no dead letter."""
+    ordered = sorted(set(job_ids))
+    rows = await fetch(connection, REDRIVE_JOBS, ordered, new_ids(len(ordered)), now)
+    return {row["job_id"]: row["new_id"] for row in rows}

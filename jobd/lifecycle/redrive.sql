@@ -1,0 +1,30 @@
+-- name: redrive_jobs
+-- Runs dead letters again as new jobs that are linked to the old; the old ones stay as they are. An id without a row
+-- back is no dead letter.
+-- $1 job_ids uuid[] (in order), $2 new_ids uuid[], $3 now timestamptz or null (tests only)
+WITH moment AS MATERIALIZED (SELECT clock($3) AS now),
+asked AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS a (job_id, new_id)),
+marked AS (
+    UPDATE dead_letters d SET redriven_to = a.new_id FROM asked a WHERE d.job_id = a.job_id
+    RETURNING d.job_id, a.new_id
+),
+added AS (
+    INSERT INTO jobs (
+        id, task, queue, payload, priority, run_after, order_at, max_attempts, timeout_s, ttl_s, spec_hash, redriven_from,
+        created_at, updated_at
+    )
+    SELECT
+        marked.new_id, old.task, old.queue, old.payload, old.priority, now, place(now, old.priority), old.max_attempts,
+        old.timeout_s, old.ttl_s, old.spec_hash, old.id, now, now
+    FROM marked JOIN jobs old ON old.id = marked.job_id AND old.status = 'error' CROSS JOIN moment
+    RETURNING id, queue, version, created_at, redriven_from
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions)
+    SELECT min(created_at), 'queued', array_agg(id), array_agg(version) FROM added HAVING count(*) > 0
+),
+counted AS (
+    INSERT INTO queue_counts (queue, shard, queued) SELECT queue, shard(), count(*) FROM added GROUP BY queue ORDER BY queue
+    ON CONFLICT (queue, shard) DO UPDATE SET queued = queue_counts.queued + excluded.queued
+)
+SELECT redriven_from AS job_id, id AS new_id FROM added;
