@@ -55,7 +55,7 @@ def user_name(uid: int) -> str:
 
 
 def can_reach(account: Account, path: Path) -> bool:
-    """Whether the account may enter every folder on the way to `path`; `path` itself, and what is yet to be made, aside."""
+    """Whether the account may enter every folder on the way to `path`: those that are there, `path` itself aside."""
     if not account.dropped:
         return True
     return all(_may_enter(account, folder.stat()) for folder in path.resolve().parents if folder.exists())

@@ -17,15 +17,17 @@ from jobd.account import server_account
 from jobd.api.app import build_app
 from jobd.config import Config
 from jobd.datadir import Addresses, DataDir
+from jobd.engine import Engine
 from jobd.errors import ConfigError
 from jobd.notify import Notifier
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.gateway import Gateway, bind_listener, listener_url
 from jobd.services.links import StoreLink, StreamLink
+from jobd.services.reaper import Reaper
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
-from jobd.supervisor import SERVER_STOP_S, Supervisor
+from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor
 
 if TYPE_CHECKING:
     import socket
@@ -102,6 +104,8 @@ class Daemon:
                 phase=Phase.FLUSH,
                 needs=tuple(embedded & {"valkey"}),
             ),
+            Spec(name="engine", service=Engine(database, lambda: self._config), phase=Phase.FLUSH),
+            Spec(name="reaper", service=Reaper(database, lambda: self._config), phase=Phase.FLUSH, needs=("store",)),
             Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
         ]
 
@@ -115,7 +119,7 @@ class Daemon:
                     continue
                 if not signalled:
                     log.info("%s: draining for up to %g s", number.name, self._config.drain_s)
-                    _exit_in_any_case(self._config.drain_s + SERVER_STOP_S + 0.5)
+                    _exit_in_any_case(self._config.drain_s + FLUSH_S + SERVER_STOP_S + 0.5)
                 signalled.append(number)
                 self._supervisor.stop()
 

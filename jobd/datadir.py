@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: The kernel's limit for a unix socket path is 108 bytes with its NUL.
 SOCKET_PATH_BYTES = 107
 LONGEST_SOCKET = ".s.PGSQL.5432"
-#: Not /run: programs may have to be copied there, and it is often mounted noexec.
+#: Not /run, often mounted noexec, since programs may have to be copied there; not what goes away with a login session.
 SHORT_FOLDERS = ("/tmp", "/var/tmp")
 #: A new cluster with its first WAL takes about 80 MiB; a warm start wants room for two WAL segments.
 FIRST_START_BYTES = 160 << 20
@@ -231,15 +231,16 @@ class DataDir:
             return
         if run.is_symlink():
             if run.is_dir() and run.stat().st_uid == self.account.uid and self._is_fit(run.resolve()):
+                self.make_server_folder(run.resolve())
                 return
             run.unlink()
         elif run.exists():
             shutil.rmtree(run)
-        home = next(
-            folder
-            for folder in (os.environ.get("XDG_RUNTIME_DIR", ""), *SHORT_FOLDERS, tempfile.gettempdir())
-            if folder and os.access(folder, os.W_OK | os.X_OK) and self._is_fit(Path(folder, "jobd-12345678"))
-        )
+        home = next((folder for folder in (*SHORT_FOLDERS, tempfile.gettempdir()) if self._is_fit_home(folder)), None)
+        if home is None:
+            raise _refused(
+                self.path, f"has a path too long for sockets, and so has {tempfile.gettempdir()}; set TMPDIR"
+            )
         short = Path(tempfile.mkdtemp(prefix="jobd-", dir=home))
         self.make_server_folder(short)
         run.symlink_to(short)
@@ -249,6 +250,9 @@ class DataDir:
         fd = os.open(self.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         self._held.append(fd)
+
+    def _is_fit_home(self, folder: str) -> bool:
+        return os.access(folder, os.W_OK | os.X_OK) and self._is_fit(Path(folder, "jobd-12345678"))
 
     def _is_fit(self, folder: Path) -> bool:
         return len(os.fsencode(folder / LONGEST_SOCKET)) <= SOCKET_PATH_BYTES and can_reach(self.account, folder)

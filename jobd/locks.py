@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POLL_S = 0.01
+#: For how long a lock may be shared by people who only ask before it counts as held.
+PROBE_S = 1.0
 
 
 def take(path: Path) -> int | None:
@@ -31,11 +33,15 @@ def take(path: Path) -> int | None:
     The lock belongs to the open file: it lasts until the last descriptor, inherited ones included, is closed.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    deadline = time.monotonic() + PROBE_S
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
+        while not _locked(fd, fcntl.LOCK_EX):
+            # Someone who only asks (`is_held`) shares the lock for a moment; a holder shares it with nobody.
+            if not _locked(fd, fcntl.LOCK_SH) or time.monotonic() > deadline:
+                os.close(fd)
+                return None
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            time.sleep(POLL_S / 100)
     except BaseException:
         os.close(fd)
         raise
@@ -49,23 +55,20 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not _locked(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
-    return False
 
 
 def holders(path: Path) -> list[int]:
-    """The live processes that have the lock's file open, this one left out."""
+    """The live processes that hold the lock, by their own descriptor or an inherited one; this one left out."""
     try:
         info = path.stat()
     except FileNotFoundError:
         return []
     own = os.getpid()
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [pid for pid in pids if pid != own and _has_open(pid, info)]
+    return [pid for pid in pids if pid != own and _holds(pid, info)]
 
 
 async def release_by_force(path: Path, steps: Iterable[tuple[signal.Signals, float]]) -> list[int]:
@@ -86,6 +89,14 @@ async def release_by_force(path: Path, steps: Iterable[tuple[signal.Signals, flo
     return found
 
 
+def _locked(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _signal_holders(path: Path, sig: signal.Signals, *, everyone: bool) -> None:
     pids = holders(path)
     targets = pids if everyone else [pid for pid in pids if _parent(pid) not in pids]
@@ -93,7 +104,7 @@ def _signal_holders(path: Path, sig: signal.Signals, *, everyone: bool) -> None:
     with _pidfds(targets) as opened:
         for pid, pidfd in opened:
             # Checked after the pidfd exists: from here on it means this very process and never a later one.
-            if _has_open(pid, info):
+            if _holds(pid, info):
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, sig)
 
@@ -111,14 +122,16 @@ def _pidfds(pids: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
             os.close(pidfd)
 
 
-def _has_open(pid: int, info: os.stat_result) -> bool:
+def _holds(pid: int, info: os.stat_result) -> bool:
+    """Whether the process holds the lock; one that merely reads the file, like a backup, does not."""
     folder = f"/proc/{pid}/fd"
     try:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
                 found = os.stat(f"{folder}/{name}")
                 if (found.st_dev, found.st_ino) == (info.st_dev, info.st_ino):
-                    return True
+                    with open(f"/proc/{pid}/fdinfo/{name}", "rb") as details:
+                        return b"FLOCK" in details.read()
     except OSError:  # gone, or another user's
         return False
     return False

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 FIELDS = ("service", "job", "attempt", "node")
 COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: Control characters, the two line separators of Unicode, and what stands for bytes that were no text.
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def set_up(level: str, form: str, *, stream: TextIO | None = None, environ: Mapping[str, str]) -> None:
@@ -31,7 +32,7 @@ def set_up(level: str, form: str, *, stream: TextIO | None = None, environ: Mapp
     if form == "json" or (form == "auto" and not terminal):
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(TextFormatter(colour=terminal and "NO_COLOR" not in environ))
+        handler.setFormatter(TextFormatter(colour=terminal and not environ.get("NO_COLOR")))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -51,7 +52,7 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         level = record.levelname.lower()
         if self._colour:
-            level = f"\x1b[{COLOURS[record.levelname]}m{level:7}\x1b[0m"
+            level = f"\x1b[{COLOURS.get(record.levelname, '0')}m{level:7}\x1b[0m"
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items() if name != "service")
         trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
@@ -74,8 +75,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", masked_text(record.getMessage()))
+    return _one_line(record.getMessage())
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
-    return {name: str(getattr(record, name)) for name in FIELDS if hasattr(record, name)}
+    return {name: _one_line(str(getattr(record, name))) for name in FIELDS if hasattr(record, name)}
+
+
+def _one_line(text: str) -> str:
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), masked_text(text))

@@ -8,6 +8,7 @@ through a pidfd.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.errors import ServerMissing
+from jobd.errors import ServerFailed, ServerMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: All that a server needs from the environment; nothing of jobd's own leaks into it.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
+#: What keeps a process from being started today and perhaps not in a second.
+EXHAUSTED = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
 REMEMBERED_LINES = 20
 READ_BYTES = 65536
 
@@ -61,7 +64,10 @@ class Child:
                 **drop,
             )
         except OSError as error:
-            raise ServerMissing(f"cannot start {argv[0]}: {error.strerror}; reinstall jobd's dependencies") from error
+            why = f"cannot start {argv[0]}: {error.strerror}"
+            if error.errno in EXHAUSTED:
+                raise ServerFailed(why) from error
+            raise ServerMissing(f"{why}; reinstall jobd's dependencies") from error
         if stdin is not None and popen.stdin is not None:
             with contextlib.suppress(BrokenPipeError), popen.stdin:
                 popen.stdin.write(stdin)
@@ -89,9 +95,14 @@ class Child:
                 *lines, rest = (rest + data).split(b"\n")
                 rest = rest[:READ_BYTES]
                 for raw in lines:
-                    line = raw.decode("utf-8", "replace").strip()
-                    self.last_lines.append(line)
-                    on_line(line)
+                    self._hand_on(raw, on_line)
+        if rest:
+            self._hand_on(rest, on_line)
+
+    def _hand_on(self, raw: bytes, on_line: Callable[[str], None]) -> None:
+        line = raw.decode("utf-8", "replace").strip()
+        self.last_lines.append(line)
+        on_line(line)
 
     async def stop(self, steps: Iterable[tuple[signal.Signals, float]]) -> int:
         """Signal it, wait, signal harder; the last resort is SIGKILL to its whole session."""
@@ -112,6 +123,13 @@ class Child:
     def why(self) -> str:
         """How it ended, with the line that says so if it wrote one."""
         code = self._popen.returncode
-        end = f"exit code {code}" if code is None or code >= 0 else f"killed by {signal.Signals(-code).name}"
+        end = f"exit code {code}" if code is None or code >= 0 else f"killed by {_signal_name(-code)}"
         telling = [line for line in self.last_lines if any(word in line for word in ("FATAL", "PANIC", "rror:", "# "))]
         return f"{end}: {telling[-1]}" if telling else end
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"

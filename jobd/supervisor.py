@@ -9,6 +9,7 @@ the deadline is cancelled. The servers come last and have `SERVER_STOP_S` of the
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from typing import TYPE_CHECKING
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from jobd.notify import Notifier
 
+#: What those who write down the outcome get at least, even if the work before them used up the drain.
+FLUSH_S = 0.5
 #: What the servers get to stop, after the drain's own time.
-SERVER_STOP_S = 4.5
+SERVER_STOP_S = 4.0
 #: How often stuck services are looked for when systemd does not set the pace.
 WATCH_S = 10.0
 
@@ -67,6 +70,7 @@ class Supervisor:
         self._on_ready = on_ready
         self._stop_asked = anyio.Event()
         self._hurry = anyio.Event()
+        self._told_to_stop = False
         self._failure: JobdError | None = None
         self._was_ready = False
         self.draining = False
@@ -96,8 +100,9 @@ class Supervisor:
 
     def stop(self) -> None:
         """Drain, then let `run` return. Asked twice: stop at once."""
-        if self._stop_asked.is_set():
+        if self._told_to_stop:
             self._hurry.set()
+        self._told_to_stop = True
         self._stop_asked.set()
 
     @property
@@ -147,6 +152,11 @@ class Supervisor:
                 await cell.spec.service.run(cell.handle)
         except Exception as raised:
             error = root_cause(raised)
+        except anyio.get_cancelled_exc_class():
+            # Only a cancellation of ours may pass; any other would end the whole tree without a word.
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
+            error = RuntimeError("was cancelled from within")
         finally:
             cell.state = State.WAITING
             if cell.became_ready.is_set():  # else somebody may be waiting for this very event
@@ -175,8 +185,7 @@ class Supervisor:
                 if other.scope is not None and not other.stop_asked.is_set():
                     other.interrupted = True
                     other.scope.cancel()
-        if not self.draining:
-            self._tell()
+        self._tell()
 
     def _delay_after(self, cell: _Cell, error: Exception) -> float:
         name, cell.error = cell.spec.name, str(error) or type(error).__name__
@@ -221,6 +230,8 @@ class Supervisor:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hurry_all)
             for phase in Phase:
+                if phase is Phase.FLUSH:
+                    deadline = max(deadline, time.monotonic() + FLUSH_S)
                 if phase is Phase.SERVERS:
                     deadline = time.monotonic() + SERVER_STOP_S
                 for cell in reversed(list(self._cells.values())):
@@ -237,6 +248,7 @@ class Supervisor:
             cell.scope.cancel()
         with anyio.move_on_after(max(0.0, deadline - time.monotonic())):
             await cell.ended.wait()
+        if cell.ended.is_set():
             return
         if not self._hurry.is_set():
             log.warning("%s did not stop in time and is cut off", cell.spec.name, extra={"service": cell.spec.name})
@@ -257,6 +269,8 @@ class Supervisor:
     # -- telling -----------------------------------------------------------------------------------------------
 
     def _tell(self) -> None:
+        if self.draining:
+            return
         ready = self.is_ready()
         if ready and not self._was_ready:
             self._was_ready = True

@@ -41,7 +41,7 @@ INITDB = (
     *("--username", OWNER, "--auth", "peer", "--encoding", "UTF8", "--data-checksums", "--no-instructions"),
     *("--locale-provider", "builtin", "--builtin-locale", "C.UTF-8", "--locale", "C"),
 )
-STOP = ((signal.SIGINT, 4.0), (signal.SIGQUIT, 1.0))
+STOP = ((signal.SIGINT, 3.5), (signal.SIGQUIT, 1.0))
 STOP_NOW = ((signal.SIGQUIT, 2.0),)
 STOP_ORPHANS = ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 

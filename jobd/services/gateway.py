@@ -2,7 +2,7 @@
 
 Stopping takes three steps, because Hypercorn alone waits for ever for an open stream on Python 3.12 and later:
 streams are told (`InFlight.closing`) and end themselves; requests that go on are cancelled; then Hypercorn is told to
-shut down, and is cut off if it does not.
+shut down, and is cut off if it does not. A gateway that is itself cancelled leaves out the first step only.
 """
 
 from __future__ import annotations
@@ -75,26 +75,35 @@ class Gateway:
         self._listener = listener
 
     async def run(self, handle: Handle) -> None:
-        in_flight, shutdown = InFlight(self._app), anyio.Event()
+        in_flight, shutdown, served = InFlight(self._app), anyio.Event(), anyio.Event()
+        # Cancelled half-way, Hypercorn goes on accepting and forgets its connections: it is always asked first.
+        serving = anyio.CancelScope(shield=True)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._serve, in_flight, shutdown)
-            handle.ready()
-            while not handle.stop.is_set():
-                with anyio.move_on_after(BEAT_S):
-                    await handle.stop.wait()
-                handle.beat()
-            await in_flight.finish(0.0 if handle.hurry else FINISH_S)
-            shutdown.set()
-            with anyio.move_on_after(CLOSE_S):
-                await self._served.wait()
-            tasks.cancel_scope.cancel()
+            tasks.start_soon(self._serve, serving, in_flight, shutdown, served)
+            try:
+                handle.ready()
+                while not handle.stop.is_set():
+                    with anyio.move_on_after(BEAT_S):
+                        await handle.stop.wait()
+                    handle.beat()
+                await in_flight.finish(0.0 if handle.hurry else FINISH_S)
+            finally:
+                with anyio.move_on_after(CLOSE_S, shield=True):
+                    await in_flight.finish(0.0)
+                    shutdown.set()
+                    await served.wait()
+                serving.cancel()
 
-    async def _serve(self, in_flight: InFlight, shutdown: anyio.Event) -> None:
-        self._served = anyio.Event()
-        # Hypercorn closes the socket that it is given; ours stays open for the next start of this service.
-        settings = hypercorn_settings(f"fd://{os.dup(self._listener.fileno())}")
-        await serve(in_flight, settings, shutdown_trigger=shutdown.wait)
-        self._served.set()
+    async def _serve(
+        self, serving: anyio.CancelScope, in_flight: InFlight, shutdown: anyio.Event, served: anyio.Event
+    ) -> None:
+        try:
+            with serving:
+                # Hypercorn closes the socket that it is given; ours stays open for the next start of this service.
+                settings = hypercorn_settings(f"fd://{os.dup(self._listener.fileno())}")
+                await serve(in_flight, settings, shutdown_trigger=shutdown.wait)
+        finally:
+            served.set()
         if not shutdown.is_set():
             raise RuntimeError("Hypercorn stopped by itself")
 
@@ -118,9 +127,13 @@ def bind_listener(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-    except socket.gaierror as error:
-        raise AddressRefused(f"cannot listen on {where}: {error.strerror}; name an address of this machine") from error
-    listener = socket.socket(family, kind, protocol)
+    except (socket.gaierror, ValueError) as error:  # ValueError: no host could be called that
+        why = error.strerror if isinstance(error, socket.gaierror) else "no such name"
+        raise AddressRefused(f"cannot listen on {where}: {why}; name an address of this machine") from error
+    try:
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise AddressRefused(f"cannot listen on {where}: {error.strerror}; name another with --host") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)

@@ -74,11 +74,20 @@ class Database:
             raise ServerDown("Postgres is not connected; try again in a moment")
         return self._pool
 
+    @property
+    def is_open(self) -> bool:
+        return self._pool is not None
+
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
         with translated(self.url):
             pool = await asyncpg.create_pool(
-                self.url, min_size=0, max_size=self._pool_size, server_settings=SESSION, timeout=CONNECT_S
+                self.url,
+                min_size=0,
+                max_size=self._pool_size,
+                server_settings=SESSION,
+                timeout=CONNECT_S,
+                reset=_leave_as_is,
             )
         self._pool = pool
         try:
@@ -86,6 +95,10 @@ class Database:
         finally:
             self._pool = None
             pool.terminate()
+
+
+async def _leave_as_is(connection: Connection) -> None:
+    """No session state is ever changed, so none has to be reset: that would be a round trip for every statement."""
 
 
 async def fetch(connection: Connection, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -107,17 +120,26 @@ def _in_transaction(connection: Connection) -> bool:
 @contextlib.contextmanager
 def translated(url: str) -> Iterator[None]:
     """Say which server it was: away (worth waiting for) or unwilling (not worth it)."""
-    where = masked_url(url)
+    where = f"postgres.url {masked_url(url)}"
     try:
         yield
     except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ServerRefused(f"postgres.url {where}: {error}; check user, password and database") from error
-    except (ValueError, asyncpg.InterfaceError) as error:
-        raise ServerRefused(f"postgres.url {where}: {error}") from error
-    except AWAY as error:
-        raise ServerDown(f"postgres.url {where} does not answer ({_said(error)})") from error
+        raise ServerRefused(f"{where}: {error}; check user, password and database") from error
+    except asyncpg.ClientConfigurationError as error:
+        raise ServerRefused(f"{where}: {error}") from error
     except asyncpg.TooManyConnectionsError as error:
-        raise ServerDown(f"postgres.url {where} has no connection left ({error})") from error
+        raise ServerDown(f"{where} has no connection left ({error})") from error
+    except (*AWAY, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+        if not is_broken_line(error):
+            raise
+        raise ServerDown(f"{where} does not answer ({_said(error)})") from error
+
+
+def is_broken_line(error: Exception) -> bool:
+    """The connection went away, perhaps in the middle of a statement; asyncpg has several words for it."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return "closed" in str(error) or "closing" in str(error)
+    return isinstance(error, (*AWAY, asyncpg.InternalClientError))
 
 
 def _said(error: BaseException) -> str:

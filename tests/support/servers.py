@@ -31,9 +31,17 @@ def postgres(folder: Path, *settings: str, standby: bool = False) -> Iterator[st
     program = embedded_postgres.PROGRAM.reachable(data_dir)
     flags = [part for setting in settings for part in ("-c", setting)]
     with _running([str(program), "-D", str(data_dir.cluster), *flags], data_dir):
-        poll(lambda: (data_dir.run / ".s.PGSQL.5432").exists(), 10, lambda: "no Postgres came up")
+        poll(lambda: _accepts_connections(data_dir), 10, lambda: "no Postgres came up")
         yield embedded_postgres.url(data_dir)
     maker.clean_up()
+
+
+def _accepts_connections(data_dir: DataDir) -> bool:
+    try:
+        lines = (data_dir.cluster / "postmaster.pid").read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) >= 8 and lines[7].strip() in ("ready", "standby")
 
 
 @contextlib.contextmanager

@@ -352,7 +352,7 @@ def command(event: str, ref: ClaimRef, random: Random) -> Command:
 
 
 def drive(how: settings) -> None:
-    run_state_machine_as_test(AnyHistory, settings=how)  # type: ignore[no-untyped-call] # Hypothesis leaves it untyped
+    run_state_machine_as_test(AnyHistory, settings=how)  # type: ignore[no-untyped-call, unused-ignore]  # typed in newer Hypothesis
 
 
 def test_every_promise_holds_in_any_history() -> None:

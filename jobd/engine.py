@@ -1,0 +1,209 @@
+"""The verbs behind group commit: hand in one item, await your own answer, share a commit with whoever else came.
+
+A slot, an HTTP worker and the relay all call these same methods. Each verb has a batcher of its own; while a flush is
+under way the next one gathers. What an answer means when the connection broke in the middle:
+
+    enqueue                  the job's id says whether it is there
+    claim                    the lease says whose it is
+    complete, fail, release  idempotent by attempt: sent again, answered the same
+    heartbeat                sent again: a lease that is renewed twice is renewed
+
+Until Postgres is back the items wait, for at most `RETURN_S`; then their callers are told that the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import asyncpg
+
+from jobd.batch import Batcher, NotApplied
+from jobd.errors import ServerDown
+from jobd.job.retry import RetryPolicy
+from jobd.lifecycle import read_back
+from jobd.lifecycle.cancel import CancelAnswer, cancel
+from jobd.lifecycle.claim import Ask, ClaimAnswer, ClaimedJob, claim, poll_claim
+from jobd.lifecycle.complete import Completion, complete
+from jobd.lifecycle.enqueue import Created, Enqueued, NewJob, enqueue
+from jobd.lifecycle.fail import Ended, Failure, fail
+from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.lifecycle.release import release
+from jobd.store.postgres import is_broken_line, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from uuid import UUID
+
+    from jobd.batch import Answer, Item
+    from jobd.config import Config
+    from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
+    from jobd.lifecycle.report import Held, Refusal
+    from jobd.service import Handle
+    from jobd.store.postgres import Database
+
+#: At 500 a batch costs little more than its rows; a larger one only makes callers wait.
+MAX_BATCH = 500
+MAX_WAITING = 20_000
+#: How long a restart of Postgres may take before callers are told that the outcome is unknown.
+RETURN_S = 15.0
+RETRY_S = 0.1
+BEAT_S = 5.0
+
+_T = TypeVar("_T")
+
+
+class Engine:
+    def __init__(self, database: Database, config: Callable[[], Config]) -> None:
+        self._database = database
+        self._config = config
+        self._batchers: list[Batcher[Any, Any]] = []
+        self._make_batchers()
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    async def enqueue(self, job: NewJob) -> Enqueued:
+        """Enqueue one job; raises `batch.QueueFull` when too many callers wait already."""
+        return await self._enqueues.submit_or_refuse(job)
+
+    async def enqueue_whole(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids tell which it was."""
+        database, limits = await self._open(), self._config().limits
+        with translated(database.url):
+            return await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
+
+    async def claim(self, asks: Sequence[Ask]) -> list[ClaimAnswer | Exception]:
+        return await self._claims.submit_many(asks)
+
+    async def poll_claim(self, queues: Sequence[str], owner_id: str, most: int) -> list[ClaimedJob]:
+        """Claim without messages. After `ServerDown` a claim may stand that nobody knows of; it ends with its lease."""
+        database, ttl_s = await self._open(), self._config().leases.ttl_s
+        with translated(database.url):
+            return await poll_claim(database.pool, queues, owner_id=owner_id, most=most, ttl_s=ttl_s)
+
+    async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal | LeaseLost | Exception]:
+        return await self._heartbeats.submit_many(beats)
+
+    async def complete(self, report: Completion) -> Completed | Refusal:
+        return await self._completes.submit(report)
+
+    async def fail(self, report: Failure) -> Ended | Refusal:
+        return await self._fails.submit(report)
+
+    async def release(self, holder: Held) -> Requeued | Canceled | Refusal:
+        return await self._releases.submit(holder)
+
+    async def cancel(self, job_ids: Sequence[UUID]) -> list[CancelAnswer]:
+        """Cancel, which may be asked for any number of times."""
+        database = await self._open()
+        with translated(database.url):
+            return await cancel(database.pool, job_ids)
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    async def run(self, handle: Handle) -> None:
+        """Flush until told to stop, then flush what is left."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                for batcher in self._batchers:
+                    tasks.start_soon(batcher.run)
+                handle.ready()
+                while not handle.stop.is_set():
+                    with anyio.move_on_after(BEAT_S):
+                        await handle.stop.wait()
+                    handle.beat()
+                for batcher in self._batchers:
+                    batcher.close()
+        finally:
+            self._make_batchers()  # what comes after a failure waits for the next run
+
+    def _make_batchers(self) -> None:
+        self._enqueues = self._batcher(self._flush_enqueues, self._read_back_enqueues)
+        self._claims = self._batcher(self._flush_claims, self._read_back_claims)
+        self._heartbeats = self._batcher(self._flush_heartbeats, _send_again)
+        self._completes = self._batcher(self._flush_completes, _send_again)
+        self._fails = self._batcher(self._flush_fails, _send_again)
+        self._releases = self._batcher(self._flush_releases, _send_again)
+        self._batchers = [
+            *(self._enqueues, self._claims, self._heartbeats),
+            *(self._completes, self._fails, self._releases),
+        ]
+
+    def _batcher(
+        self,
+        flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        look: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | NotApplied]]],
+    ) -> Batcher[Item, Answer]:
+        async def read_back(items: Sequence[Item]) -> Sequence[Answer | NotApplied]:
+            await self._is_back()
+            return await look(items)
+
+        return Batcher(
+            flush,
+            max_batch=MAX_BATCH,
+            max_queue=MAX_WAITING,
+            is_item_error=is_item_error,
+            is_unknown_outcome=is_broken_line,
+            read_back=read_back,
+        )
+
+    async def _open(self) -> Database:
+        """The database, if need be after a restart of its server: callers wait a moment rather than fail."""
+        if not self._database.is_open:
+            await self._is_back()
+        return self._database
+
+    async def _is_back(self) -> None:
+        deadline = time.monotonic() + RETURN_S
+        while True:
+            try:
+                with translated(self._database.url):
+                    await self._database.pool.execute("SELECT 1")
+                return
+            except ServerDown:
+                if time.monotonic() > deadline:
+                    raise
+                await anyio.sleep(RETRY_S)
+
+    # -- flushes -----------------------------------------------------------------------------------------------
+
+    async def _flush_enqueues(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued]:
+        return await enqueue(await self._open(), jobs, max_queued=self._config().limits.max_queued)
+
+    async def _read_back_enqueues(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | NotApplied]:
+        there = await read_back.jobs_that_stand(self._database.pool, [job.id for job in jobs])
+        return [Created(job.id) if job.id in there else NotApplied() for job in jobs]
+
+    async def _flush_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer]:
+        return await claim((await self._open()).pool, asks, ttl_s=self._config().leases.ttl_s)
+
+    async def _read_back_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer | NotApplied]:
+        stand = await read_back.claims_that_stand(self._database.pool, asks)
+        return [stand.get(ask.job_id, NotApplied()) for ask in asks]
+
+    async def _flush_heartbeats(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost]:
+        return await heartbeat((await self._open()).pool, beats, ttl_s=self._config().leases.ttl_s)
+
+    async def _flush_completes(self, reports: Sequence[Completion]) -> Sequence[Completed | Refusal]:
+        return await complete((await self._open()).pool, reports)
+
+    async def _flush_fails(self, reports: Sequence[Failure]) -> Sequence[Ended | Refusal]:
+        retry = self._config().retry
+        policy = RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s)
+        return await fail((await self._open()).pool, reports, policy=policy)
+
+    async def _flush_releases(self, holders: Sequence[Held]) -> Sequence[Requeued | Canceled | Refusal]:
+        return await release((await self._open()).pool, holders)
+
+
+async def _send_again(items: Sequence[_T]) -> Sequence[NotApplied]:
+    return [NotApplied() for _ in items]
+
+
+def is_item_error(error: Exception) -> bool:
+    """About the data of some item: whoever sent it shall hear of it, and nobody else."""
+    return isinstance(
+        error,
+        (asyncpg.exceptions.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.InterfaceError, ValueError),
+    ) and not is_broken_line(error)

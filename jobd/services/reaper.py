@@ -1,0 +1,82 @@
+"""The reaper: looks for leases whose holders fell silent, and ends their attempts in pages.
+
+Every node runs one; they pass over what another is just working on, and the statement repeats its guard in the write,
+so a second reaper is only a waste. It holds back after an outage or a step of the clock (see holdback.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.holdback import Watch, look, may_reap
+from jobd.job.retry import RetryPolicy
+from jobd.lifecycle.reap import ReapCounts, reap
+from jobd.store.postgres import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobd.config import Config
+    from jobd.service import Handle
+    from jobd.store.postgres import Database
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+#: The pause is a tenth of the lease, within these bounds, so that a silent holder is noticed soon after its lease ends.
+SHORTEST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+#: A lease found so long after its end, beyond the pauses that explain it, means that the reaper cannot keep up.
+LAG_S = 10.0
+
+
+class Reaper:
+    def __init__(self, database: Database, config: Callable[[], Config]) -> None:
+        self._database = database
+        self._config = config
+        self._watch: Watch | None = None
+
+    async def run(self, handle: Handle) -> None:
+        self._watch = None
+        handle.ready()
+        while not handle.stop.is_set():
+            with translated(self._database.url):
+                counts = await self.run_once()
+            self._tell(counts)
+            handle.beat()
+            if counts.total < PAGE:
+                with anyio.move_on_after(self._pause_s() * random.uniform(0.8, 1.2)):
+                    await handle.stop.wait()
+
+    async def run_once(self) -> ReapCounts:
+        """Look once and reap one page, if what it sees can be believed."""
+        config, pool = self._config(), self._database.pool
+        wall = await pool.fetchval("SELECT extract(epoch FROM clock_timestamp())::double precision")
+        held_back = self._watch is None or not may_reap(self._watch, config.leases.ttl_s)
+        self._watch = look(self._watch, mono=time.monotonic(), wall=wall, pause_s=self._pause_s())
+        if not may_reap(self._watch, config.leases.ttl_s):
+            return ReapCounts()
+        if held_back:
+            log.debug("the reaper has seen one healthy lease time and begins")
+        policy = RetryPolicy(base_s=config.retry.base_s, cap_s=config.retry.cap_s)
+        return await reap(pool, policy=policy, most=PAGE)
+
+    def _pause_s(self) -> float:
+        return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, self._config().leases.ttl_s / 10))
+
+    def _tell(self, counts: ReapCounts) -> None:
+        if counts.total:
+            log.info(
+                "ended %d attempts whose workers fell silent: %d requeued, %d dead-lettered, %d canceled",
+                counts.total,
+                counts.requeued,
+                counts.dead_lettered,
+                counts.canceled,
+            )
+        if counts.late_s > LAG_S + 2 * self._pause_s() + self._config().leases.ttl_s:
+            log.warning("the reaper is behind: a lease was %.0f s past its end", counts.late_s)

@@ -1,0 +1,91 @@
+"""The reaper service on a real Postgres."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.config import Config, Leases
+from jobd.ids import new_id
+from jobd.job.retry import RetryPolicy
+from jobd.lifecycle.claim import poll_claim
+from jobd.lifecycle.enqueue import NewJob, enqueue
+from jobd.lifecycle.reap import reap
+from jobd.service import Handle
+from jobd.services.reaper import Reaper
+from jobd.store.postgres import Database
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+CONFIG = Config(leases=Leases(ttl_s=1, heartbeat_s=0.2))
+
+
+async def running_job(database: Database, *, ttl_s: float, max_attempts: int = 3) -> UUID:
+    queue = f"q{new_id().hex}"
+    job = NewJob(
+        id=new_id(), task="chat", queue=queue, payload="{}", max_attempts=max_attempts, timeout_s=60, ttl_s=600
+    )
+    await enqueue(database, [job])
+    (claimed,) = await poll_claim(database.pool, [queue], owner_id="silent", most=1, ttl_s=ttl_s)
+    return claimed.job_id
+
+
+async def status_of(database: Database, job_id: UUID) -> str:
+    status: str = await database.pool.fetchval("SELECT status FROM jobs WHERE id = $1", job_id)
+    return status
+
+
+async def test_silent_holder_is_reaped_and_a_living_one_is_not(shared_postgres: str) -> None:
+    database = Database(shared_postgres, 4)
+    async with database.opened():
+        silent, living = await running_job(database, ttl_s=0.1), await running_job(database, ttl_s=600)
+        last = await running_job(database, ttl_s=0.1, max_attempts=1)
+        handle = Handle(lambda: None)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(Reaper(database, lambda: CONFIG).run, handle)
+            with anyio.fail_after(10):
+                while await status_of(database, silent) == "running":
+                    await anyio.sleep(0.05)
+            handle.stop.set()
+
+        assert await status_of(database, silent) == "queued"
+        assert await status_of(database, last) == "error"
+        assert await status_of(database, living) == "running"
+
+
+async def test_reaper_that_has_just_started_holds_back(shared_postgres: str) -> None:
+    database = Database(shared_postgres, 4)
+    async with database.opened():
+        silent = await running_job(database, ttl_s=0.001)
+        await anyio.sleep(0.01)
+
+        counts = await Reaper(database, lambda: CONFIG).run_once()
+
+        assert counts.total == 0
+        assert await status_of(database, silent) == "running"
+        await reap(database.pool, policy=RetryPolicy())
+
+
+async def test_many_reapers_end_each_attempt_once(shared_postgres: str) -> None:
+    database = Database(shared_postgres, 8)
+    async with database.opened():
+        jobs = [await running_job(database, ttl_s=0.001) for _ in range(40)]
+        await anyio.sleep(0.01)
+        totals: list[int] = []
+
+        async def reap_all() -> None:
+            while counts := (await reap(database.pool, policy=RetryPolicy(), most=7)).total:
+                totals.append(counts)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(6):
+                tasks.start_soon(reap_all)
+
+        expired = await database.pool.fetchval(
+            "SELECT count(*) FROM attempts WHERE job_id = ANY($1) AND outcome = 'expired'", jobs
+        )
+        assert expired == 40
+        assert sum(totals) >= 40
