@@ -15,6 +15,7 @@ import msgspec
 from jobd import config_show, logs
 from jobd.account import server_account
 from jobd.api.app import build_app
+from jobd.bell import Bell
 from jobd.config import Config
 from jobd.datadir import Addresses, DataDir
 from jobd.engine import Engine
@@ -25,6 +26,7 @@ from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.gateway import Gateway, bind_listener, listener_url
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.reaper import Reaper
+from jobd.services.relay import Relay
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor
@@ -87,9 +89,10 @@ class Daemon:
             tree.append(Spec(name="postgres", service=server, phase=Phase.SERVERS))
         if not config.redis.url:
             valkey = embedded_valkey.EmbeddedValkey(data_dir, config)
-            tree.append(Spec(name="valkey", service=valkey, phase=Phase.SERVERS))
+            tree.append(Spec(name="valkey", service=valkey, phase=Phase.SERVERS, needed=False))
         embedded = {spec.name for spec in tree}
-        database = Database(where.DATABASE_URL, config.postgres.pool_size)
+        database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
+        bell = Bell()
         return [
             *tree,
             Spec(
@@ -100,11 +103,19 @@ class Daemon:
             ),
             Spec(
                 name="stream",
-                service=StreamLink(Transport(where.REDIS_URL)),
+                service=StreamLink(transport),
                 phase=Phase.FLUSH,
+                needed=False,
                 needs=tuple(embedded & {"valkey"}),
             ),
-            Spec(name="engine", service=Engine(database, lambda: self._config), phase=Phase.FLUSH),
+            Spec(
+                name="relay",
+                service=Relay(database, transport, bell, lambda: self._config),
+                phase=Phase.FLUSH,
+                needed=False,
+                needs=("store", "stream"),
+            ),
+            Spec(name="engine", service=Engine(database, lambda: self._config, bell.ring), phase=Phase.FLUSH),
             Spec(name="reaper", service=Reaper(database, lambda: self._config), phase=Phase.FLUSH, needs=("store",)),
             Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
         ]

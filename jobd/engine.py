@@ -55,9 +55,13 @@ _T = TypeVar("_T")
 
 
 class Engine:
-    def __init__(self, database: Database, config: Callable[[], Config]) -> None:
+    def __init__(
+        self, database: Database, config: Callable[[], Config], on_commit: Callable[[], None] = lambda: None
+    ) -> None:
         self._database = database
         self._config = config
+        #: Called after every commit that others have to be told of.
+        self._on_commit = on_commit
         self._batchers: list[Batcher[Any, Any]] = []
         self._make_batchers()
 
@@ -71,7 +75,9 @@ class Engine:
         """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids tell which it was."""
         database, limits = await self._open(), self._config().limits
         with translated(database.url):
-            return await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
+            answers = await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
+        self._on_commit()
+        return answers
 
     async def claim(self, asks: Sequence[Ask]) -> list[ClaimAnswer | Exception]:
         return await self._claims.submit_many(asks)
@@ -80,7 +86,10 @@ class Engine:
         """Claim without messages. After `ServerDown` a claim may stand that nobody knows of; it ends with its lease."""
         database, ttl_s = await self._open(), self._config().leases.ttl_s
         with translated(database.url):
-            return await poll_claim(database.pool, queues, owner_id=owner_id, most=most, ttl_s=ttl_s)
+            claimed = await poll_claim(database.pool, queues, owner_id=owner_id, most=most, ttl_s=ttl_s)
+        if claimed:
+            self._on_commit()
+        return claimed
 
     async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal | LeaseLost | Exception]:
         return await self._heartbeats.submit_many(beats)
@@ -98,7 +107,9 @@ class Engine:
         """Cancel, which may be asked for any number of times."""
         database = await self._open()
         with translated(database.url):
-            return await cancel(database.pool, job_ids)
+            answers = await cancel(database.pool, job_ids)
+        self._on_commit()
+        return answers
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -135,12 +146,17 @@ class Engine:
         flush: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
         look: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | NotApplied]]],
     ) -> Batcher[Item, Answer]:
+        async def flush_and_tell(items: Sequence[Item]) -> Sequence[Answer]:
+            answers = await flush(items)
+            self._on_commit()
+            return answers
+
         async def read_back(items: Sequence[Item]) -> Sequence[Answer | NotApplied]:
             await self._is_back()
             return await look(items)
 
         return Batcher(
-            flush,
+            flush_and_tell,
             max_batch=MAX_BATCH,
             max_queue=MAX_WAITING,
             is_item_error=is_item_error,

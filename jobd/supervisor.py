@@ -85,7 +85,13 @@ class Supervisor:
         return {name: cell.state for name, cell in self._cells.items()}
 
     def is_ready(self) -> bool:
-        return not self.draining and all(cell.state is State.READY for cell in self._cells.values())
+        """Everything is up; or everything was, and now only what is not needed is away (see `is_degraded`)."""
+        return not self.draining and all(
+            cell.state is State.READY or (self._was_ready and not cell.spec.needed) for cell in self._cells.values()
+        )
+
+    def is_degraded(self) -> bool:
+        return self.is_ready() and any(cell.state is not State.READY for cell in self._cells.values())
 
     def stuck(self) -> list[str]:
         """The ready services whose loop has not turned for longer than it may."""
@@ -278,7 +284,7 @@ class Supervisor:
             if self._on_ready is not None:
                 self._on_ready()
         waiting = [name for name, state in self.states().items() if state is not State.READY]
-        self._notifier.send("STATUS=ready" if ready else f"STATUS=waiting for {', '.join(waiting)}")
+        self._notifier.send(f"STATUS=waiting for {', '.join(waiting)}" if waiting else "STATUS=ready")
 
     async def _watch(self) -> None:
         """Feed systemd's watchdog, but only while every ready service shows progress."""

@@ -8,16 +8,39 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobd.config import Config
+from tests.support import servers
 from tests.support.daemon import Jobd
+from tests.support.node import Node, new_database
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """What `jobd serve` runs on."""
     return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def shared_postgres() -> Iterator[str]:
+    """The URL of a Postgres that tests may add databases to."""
+    folder = Path(tempfile.mkdtemp(prefix="jt-"))
+    folder.chmod(0o755)
+    daemon = Jobd(folder / "data").start().until_ready()
+    yield daemon.addresses["DATABASE_URL"]
+    daemon.clean_up()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def node(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
+    """A running node with a database and a Valkey of its own."""
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, Config()).running() as node:
+            yield node
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`/livez`: the loop turns. `/readyz`: every service is up, by name; 503 while starting, mending or draining."""
+"""`/livez`: the loop turns. `/readyz`: every service by name; 503 while starting, mending or draining."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADERS = {"Cache-Control": "no-store"}
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    #: ready, starting or draining
+    #: ready, degraded (Redis is away: jobs are accepted and run all the same), starting or draining
     status: str
     #: name of the service: waiting, starting, ready or stopped
     services: dict[str, str]
@@ -29,8 +29,12 @@ async def livez(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     supervisor: Supervisor = request.app.state.supervisor
     ready = supervisor.is_ready()
+    if ready:
+        status = "degraded" if supervisor.is_degraded() else "ready"
+    else:
+        status = "draining" if supervisor.draining else "starting"
     body = Readiness(
-        status="ready" if ready else "draining" if supervisor.draining else "starting",
+        status=status,
         services={name: state.value for name, state in supervisor.states().items()},
     )
     return Response(

@@ -1,19 +1,22 @@
-"""Batches as the statements want them: each resource once, in one order for everybody, so that no two can deadlock."""
+"""Batches as the statements want them: each item once, in one order for everybody, so that no two can deadlock."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from uuid import UUID
 
 Item = TypeVar("Item")
 
 
-def in_turn(items: Sequence[Item], resource: Callable[[Item], UUID]) -> dict[UUID, int]:
-    """Each resource with the position of the first item that names it, in the order of the ids."""
-    seen: dict[UUID, int] = {}
+def in_turn(items: Sequence[Item], proof: Callable[[Item], tuple[Any, ...]]) -> dict[tuple[Any, ...], int]:
+    """What each item shows, once, with the position of the first that shows it, in the order of the resources' ids.
+
+    A proof is the id of the resource and what else has to be current. Items that show different things for one resource
+    all go: at most one of them is right, and which one only the statement knows.
+    """
+    seen: dict[tuple[Any, ...], int] = {}
     for position, item in enumerate(items):
-        seen.setdefault(resource(item), position)
-    return dict(sorted(seen.items()))
+        seen.setdefault(proof(item), position)
+    return dict(sorted(seen.items(), key=lambda shown: shown[0][0].int))

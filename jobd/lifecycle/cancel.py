@@ -30,6 +30,6 @@ async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: dateti
         answers[row["job_id"]] = Canceled(None) if row["status"] == "canceled" else CancelRequested()
     rest = [job_id for job_id in ordered if job_id not in answers]
     if rest:
-        for row in await fetch(connection, EXPLAIN_CLAIMS, rest, now):
+        for row in await fetch(connection, EXPLAIN_CLAIMS, rest):
             answers[row["job_id"]] = AlreadyFinal(JobStatus(row["status"]))
     return [answers.get(job_id, Unknown()) for job_id in job_ids]

@@ -75,16 +75,16 @@ async def claim(
     reads only, says why the remainder is not to be had.
     """
     answers: dict[int, ClaimAnswer] = {}
-    sent = in_turn(asks, _job_of)
+    sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
     for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in sent.values()], ttl_s, now):
-        answers[sent[row["job_id"]]] = _claimed(row)
+        answers[sent[row["job_id"], row["enqueue_id"]]] = _claimed(row)
     rest = [asks[n] for n in sent.values() if n not in answers]
     if rest:
         for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, now):
-            answers[sent[row["job_id"]]] = _taken_over(row)
+            answers[sent[row["job_id"], row["enqueue_id"]]] = _taken_over(row)
     unclear = [n for n in range(len(asks)) if n not in answers]
     if unclear:
-        rows = await fetch(connection, EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}), now)
+        rows = await fetch(connection, EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}))
         known = {row["job_id"]: row for row in rows}
         answers |= {n: _refusal(asks[n], known.get(asks[n].job_id)) for n in unclear}
     return [answers[n] for n in range(len(asks))]
@@ -120,10 +120,6 @@ async def _run(
     )
 
 
-def _job_of(ask: Ask) -> UUID:
-    return ask.job_id
-
-
 def _claimed(row: asyncpg.Record) -> ClaimedJob:
     return ClaimedJob(**{name: row[name] for name in _FIELDS})
 
@@ -137,7 +133,7 @@ def _taken_over(row: asyncpg.Record) -> ClaimAnswer:
 
 
 def _refusal(ask: Ask, row: asyncpg.Record | None) -> NotClaimable | Unknown:
-    """In the order in which the machine asks; what has changed since the claim counts as leased to someone else."""
+    """In the order in which the machine asks. A job that has become due since the claim was not at the claim."""
     if row is None:
         return Unknown()
     if row["status"] not in ("queued", "running"):
@@ -148,4 +144,4 @@ def _refusal(ask: Ask, row: asyncpg.Record | None) -> NotClaimable | Unknown:
         return NotClaimable(NotClaimableReason.LEASED)
     if row["cancel_requested"]:
         return NotClaimable(NotClaimableReason.CANCEL_REQUESTED)
-    return NotClaimable(NotClaimableReason.NOT_DUE if not row["due"] else NotClaimableReason.LEASED)
+    return NotClaimable(NotClaimableReason.NOT_DUE)

@@ -182,7 +182,6 @@ FROM moved;
 
 -- name: explain_claims
 -- Where the jobs stand that could not be claimed; one without a row is unknown here. Reads only.
--- $1 job_ids uuid[], $2 now timestamptz or null (tests only)
-SELECT
-    jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested, jobs.run_after <= clock($2) AS due
+-- $1 job_ids uuid[]
+SELECT jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested
 FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = a.job_id;

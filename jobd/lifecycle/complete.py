@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobd.job.machine import decide_complete
 from jobd.job.model import Completed
 from jobd.lifecycle.batches import in_turn
-from jobd.lifecycle.report import Held, Refusal, explain, job_of
+from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -31,12 +31,12 @@ async def complete(
     connection: Connection, reports: Sequence[Completion], *, now: datetime | None = None
 ) -> list[Completed | Refusal]:
     """Finish jobs whose attempts their callers still hold; the answers are in their order."""
-    sent = in_turn(reports, job_of)
+    sent = in_turn(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
     rows = await fetch(
         connection,
         COMPLETE_IF_LEASED,
-        list(sent),
+        [report.job_id for report in ordered],
         [report.attempt_id for report in ordered],
         [report.lease_token for report in ordered],
         [report.result for report in ordered],
@@ -44,7 +44,7 @@ async def complete(
         [report.outcome_hash for report in ordered],
         now,
     )
-    answers: dict[int, Completed | Refusal] = {sent[row["job_id"]]: Completed() for row in rows}
+    answers: dict[int, Completed | Refusal] = {sent[proof_in(row)]: Completed() for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:
         reasons = await explain(connection, [reports[n] for n in refused], decide_complete)

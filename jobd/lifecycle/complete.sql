@@ -29,7 +29,8 @@ finished AS (
         finished_at = clock($7), updated_at = clock($7), version = version + 1
     FROM freed f
     WHERE jobs.id = f.resource_id AND jobs.status = 'running'
-    RETURNING jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id
+    RETURNING
+        jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id, f.attempt_id, f.lease_token
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
@@ -42,7 +43,7 @@ counted AS (
     ON CONFLICT (queue, shard) DO UPDATE SET
         running = queue_counts.running + excluded.running, done = queue_counts.done + excluded.done
 )
-SELECT id AS job_id FROM finished;
+SELECT id AS job_id, attempt_id, lease_token FROM finished;
 
 -- name: explain_reports
 -- How the attempts ended that could not be ended again. Reads only.

@@ -17,7 +17,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from jobd.store.postgres import Connection, Database
 
@@ -121,11 +121,11 @@ async def _enqueue_keyed(
     new = [n for n in fresh if n not in answers]
     answers |= dict(zip(new, await _insert(connection, [jobs[n] for n in new], max_queued, now), strict=True))
 
-    await _settle_keys(connection, [(jobs[n], answers[n]) for n in fresh])
-    made = {jobs[n].id for n in new}
     # A second job with the same key, or a twin, in this very batch: answered by the first, or refused with it.
     by_id = {jobs[n].id: answers[n] for n in fresh}
-    return [_final(answers[n], by_id, made) for n in range(len(jobs))]
+    answers = {n: _followed(answer, by_id) for n, answer in answers.items()}
+    await _settle_keys(connection, [(jobs[n], answers[n]) for n in fresh])
+    return [answers[n] for n in range(len(jobs))]
 
 
 async def _known_by_key(connection: Connection, jobs: Sequence[NewJob], now: datetime | None) -> dict[int, Enqueued]:
@@ -158,7 +158,7 @@ async def _known_by_key(connection: Connection, jobs: Sequence[NewJob], now: dat
     return answers
 
 
-async def _twins(connection: Connection, jobs: Iterable[NewJob]) -> dict[UUID, UUID]:
+async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
     """For jobs that asked for it: the job that already does the same, in the table or earlier in the batch."""
     asking = [job for job in jobs if job.dedupe != "none" and job.spec_hash is not None]
     if not asking:
@@ -167,10 +167,12 @@ async def _twins(connection: Connection, jobs: Iterable[NewJob]) -> dict[UUID, U
     await fetch(connection, LOCK_SPECS, hashes)
     rows = await fetch(connection, FIND_TWINS, hashes, [job.dedupe == "result" for job in asking])
     found = {asking[row["n"] - 1].id: row["id"] for row in rows}
-    first_of: dict[bytes | None, UUID] = {}
-    for job in asking:
-        if job.id not in found and first_of.setdefault(job.spec_hash, job.id) != job.id:
-            found[job.id] = first_of[job.spec_hash]
+    first_of: dict[bytes, UUID] = {}
+    for job in jobs:
+        if job.id not in found and job.spec_hash is not None:
+            first = first_of.setdefault(job.spec_hash, job.id)
+            if job.dedupe != "none" and first != job.id:
+                found[job.id] = first
     return found
 
 
@@ -214,8 +216,11 @@ async def _settle_keys(connection: Connection, settled: Sequence[tuple[NewJob, E
         )
 
 
-def _final(answer: Enqueued, by_id: dict[UUID, Enqueued], made: set[UUID]) -> Enqueued:
-    if isinstance(answer, Existing) and answer.job_id in by_id and answer.job_id in made:
-        first = by_id[answer.job_id]
-        return answer if isinstance(first, Created) else first
-    return answer
+def _followed(answer: Enqueued, by_id: dict[UUID, Enqueued]) -> Enqueued:
+    """An answer that names another job of the batch, after what became of that one."""
+    if not isinstance(answer, (Existing, KeyMismatch)):
+        return answer
+    first = by_id.get(answer.job_id)
+    if isinstance(first, Existing):
+        return _followed(type(answer)(first.job_id), by_id)
+    return first if isinstance(first, QueueFull) else answer

@@ -10,7 +10,7 @@ from jobd.job.machine import decide_fail
 from jobd.job.model import Canceled, DeadLettered, Requeued
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.batches import in_turn
-from jobd.lifecycle.report import Held, Refusal, explain, job_of
+from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -44,12 +44,12 @@ async def fail(
     now: datetime | None = None,
 ) -> list[Ended | Refusal]:
     """Report failed attempts; the answers are in their order. `jitter` and `now` are for tests."""
-    sent = in_turn(reports, job_of)
+    sent = in_turn(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
     rows = await fetch(
         connection,
         FAIL_IF_LEASED,
-        list(sent),
+        [report.job_id for report in ordered],
         [report.attempt_id for report in ordered],
         [report.lease_token for report in ordered],
         [report.error for report in ordered],
@@ -60,7 +60,7 @@ async def fail(
         policy.cap_s,
         now,
     )
-    answers: dict[int, Ended | Refusal] = {sent[row["job_id"]]: _ended(row) for row in rows}
+    answers: dict[int, Ended | Refusal] = {sent[proof_in(row)]: _ended(row) for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:
         decide = functools.partial(decide_fail, retryable=True, policy=policy, jitter=0.0, now=0.0)

@@ -69,4 +69,4 @@ counted AS (
         running = queue_counts.running + excluded.running, queued = queue_counts.queued + excluded.queued,
         error = queue_counts.error + excluded.error, canceled = queue_counts.canceled + excluded.canceled
 )
-SELECT id AS job_id, status, enqueue_id, run_after, retryable FROM moved;
+SELECT id AS job_id, attempt_id, lease_token, status, enqueue_id, run_after, retryable FROM moved;

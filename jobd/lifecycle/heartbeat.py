@@ -37,20 +37,20 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 async def heartbeat(
     connection: Connection, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
 ) -> list[Renewal | LeaseLost]:
-    """Renew leases; the answers are in their order. Of two beats for one job only the first counts."""
-    sent = in_turn(beats, lambda beat: beat.job_id)
+    """Renew leases; the answers are in their order. Of two beats with one token only the first counts."""
+    sent = in_turn(beats, lambda beat: (beat.job_id, beat.lease_token))
     ordered = [beats[n] for n in sent.values()]
     rows = await fetch(
         connection,
         HEARTBEAT_LEASES,
-        list(sent),
+        [beat.job_id for beat in ordered],
         [beat.lease_token for beat in ordered],
         [beat.claim_version for beat in ordered],
         ttl_s,
         now,
     )
     renewed = {
-        (row["job_id"], beats[sent[row["job_id"]]].lease_token): Renewal(
+        (row["job_id"], row["lease_token"]): Renewal(
             lease_expires_at=row["lease_expires_at"],
             claim_version=row["claim_version"],
             cancel_requested=row["cancel_requested"],

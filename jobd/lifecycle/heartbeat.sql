@@ -11,5 +11,5 @@ FROM unnest($1::uuid[], $2::uuid[], $3::integer[]) AS a (job_id, lease_token, cl
 WHERE l.resource_id = a.job_id AND l.lease_token = a.lease_token
     AND (a.claim_version IS NULL OR l.claim_version = a.claim_version)
 RETURNING
-    l.resource_id AS job_id, l.lease_expires_at, l.claim_version,
+    l.resource_id AS job_id, l.lease_token, l.lease_expires_at, l.claim_version,
     (SELECT cancel_requested FROM jobs WHERE jobs.id = l.resource_id) AS cancel_requested;

@@ -82,12 +82,12 @@ async def renew(
     connection: Connection, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
 ) -> list[LeaseRecord | None]:
     """Extend leases; None for one that is lost, whose holder must stop at once."""
-    sent = in_turn(grips, lambda grip: grip.resource_id)
+    sent = in_turn(grips, _proof_of)
     ordered = [grips[n] for n in sent.values()]
     rows = await fetch(
         connection,
         RENEW_LEASES,
-        list(sent),
+        [grip.resource_id for grip in ordered],
         kind,
         [grip.lease_token for grip in ordered],
         [grip.claim_version for grip in ordered],
@@ -95,12 +95,12 @@ async def renew(
         now,
     )
     held = {(row["resource_id"], row["lease_token"]): _record(row) for row in rows}
-    return [held.get((grip.resource_id, grip.lease_token)) for grip in grips]
+    return [held.get(_proof_of(grip)) for grip in grips]
 
 
 async def release(connection: Connection, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
     """Give leases up; False for one that was lost before."""
-    ordered = sorted(grips, key=lambda grip: grip.resource_id)
+    ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
     rows = await fetch(
         connection,
         RELEASE_LEASES,
@@ -108,8 +108,12 @@ async def release(connection: Connection, kind: ResourceType, grips: Sequence[Gr
         kind,
         [grip.lease_token for grip in ordered],
     )
-    freed = {row["resource_id"] for row in rows}
-    return [grip.resource_id in freed for grip in grips]
+    freed = {(row["resource_id"], row["lease_token"]) for row in rows}
+    return [_proof_of(grip) in freed for grip in grips]
+
+
+def _proof_of(grip: Grip) -> tuple[UUID, UUID]:
+    return grip.resource_id, grip.lease_token
 
 
 def _record(row: asyncpg.Record) -> LeaseRecord:

@@ -9,7 +9,7 @@ FROM unnest($1::uuid[]) AS a (resource_id)
 ON CONFLICT (resource_id) DO UPDATE SET
     owner_id = excluded.owner_id, lease_token = excluded.lease_token, claim_version = l.claim_version + 1,
     lease_expires_at = clock($5) + make_interval(secs => $4), heartbeat_at = clock($5), acquired_at = clock($5)
-WHERE l.lease_expires_at <= clock($5)
+WHERE l.lease_expires_at <= clock($5) AND l.resource_type = excluded.resource_type
 RETURNING resource_type, resource_id, owner_id, lease_token, claim_version, lease_expires_at, heartbeat_at;
 
 -- name: renew_leases
@@ -30,4 +30,4 @@ RETURNING
 -- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 lease_tokens uuid[]
 DELETE FROM leases l USING unnest($1::uuid[], $3::uuid[]) AS a (resource_id, lease_token)
 WHERE l.resource_id = a.resource_id AND l.resource_type = $2 AND l.lease_token = a.lease_token
-RETURNING l.resource_id;
+RETURNING l.resource_id, l.lease_token;

@@ -11,7 +11,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from jobd.store.postgres import Connection
@@ -30,9 +30,11 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
-async def select_for_publish(connection: Connection, queues: Sequence[str], *, most: int) -> list[Offer]:
-    """The first `most` jobs of each queue in the order in which they shall run; none of a paused queue."""
-    rows = await fetch(connection, SELECT_FOR_PUBLISH, list(queues), most)
+async def select_for_publish(
+    connection: Connection, queues: Sequence[str], *, most: int, known: Iterable[UUID] = ()
+) -> list[Offer]:
+    """The first `most` jobs of each queue in the order in which they shall run, without `known` and paused ones."""
+    rows = await fetch(connection, SELECT_FOR_PUBLISH, list(queues), most, list(known))
     return [Offer(**{name: row[name] for name in Offer.__struct_fields__}) for row in rows]
 
 

@@ -1,12 +1,12 @@
 -- name: select_for_publish
 -- The first jobs of each queue in the order in which they shall run: higher priority first, where a minute of waiting is
 -- worth a point. Paused queues have none. Reads only.
--- $1 queues text[], $2 how many of each int
+-- $1 queues text[], $2 how many of each int, $3 jobs to pass over uuid[]
 SELECT q.queue, first.id AS job_id, first.task, first.payload::text AS payload, first.enqueue_id, first.version
 FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
 CROSS JOIN LATERAL (
     SELECT id, task, payload, enqueue_id, version, order_at FROM jobs
-    WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL
+    WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL AND jobs.id <> ALL ($3::uuid[])
         AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
     ORDER BY order_at, id LIMIT $2::integer
 ) first

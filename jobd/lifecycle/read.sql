@@ -69,7 +69,7 @@ FROM (
         queue, sum(queued)::bigint AS queued, sum(running)::bigint AS running, sum(done)::bigint AS done,
         sum(error)::bigint AS error, sum(canceled)::bigint AS canceled
     FROM queue_counts GROUP BY queue
-) c LEFT JOIN queues q ON q.name = c.queue
+) c FULL JOIN queues q ON q.name = c.queue
 ORDER BY 1;
 
 -- name: pause_queue

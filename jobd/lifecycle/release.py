@@ -8,7 +8,7 @@ from jobd.job.machine import decide_release
 from jobd.job.model import Canceled, Requeued
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.batches import in_turn
-from jobd.lifecycle.report import Held, Refusal, explain, job_of
+from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -25,12 +25,12 @@ async def release(
     connection: Connection, holders: Sequence[Held], *, now: datetime | None = None
 ) -> list[Requeued | Canceled | Refusal]:
     """Hand jobs back; the answers are in their order."""
-    sent = in_turn(holders, job_of)
+    sent = in_turn(holders, proof_of)
     ordered = [holders[n] for n in sent.values()]
     rows = await fetch(
         connection,
         RELEASE_IF_LEASED,
-        list(sent),
+        [holder.job_id for holder in ordered],
         [holder.attempt_id for holder in ordered],
         [holder.lease_token for holder in ordered],
         now,
@@ -40,7 +40,7 @@ async def release(
         requeued = Requeued(
             outcome=AttemptOutcome.RELEASED, enqueue_id=row["enqueue_id"], run_after=row["run_after"].timestamp()
         )
-        answers[sent[row["job_id"]]] = requeued if row["status"] == "queued" else Canceled(AttemptOutcome.CANCELED)
+        answers[sent[proof_in(row)]] = requeued if row["status"] == "queued" else Canceled(AttemptOutcome.CANCELED)
     refused = [n for n in range(len(holders)) if n not in answers]
     if refused:
         reasons = await explain(connection, [holders[n] for n in refused], decide_release)

@@ -38,8 +38,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     outcome_hash: bytes | None = None
 
 
-def job_of(report: Held) -> UUID:
-    return report.job_id
+def proof_of(report: Held) -> tuple[UUID, UUID, UUID]:
+    return report.job_id, report.attempt_id, report.lease_token
+
+
+def proof_in(row: asyncpg.Record) -> tuple[UUID, UUID, UUID]:
+    return row["job_id"], row["attempt_id"], row["lease_token"]
 
 
 async def explain(

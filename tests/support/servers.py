@@ -36,6 +36,15 @@ def postgres(folder: Path, *settings: str, standby: bool = False) -> Iterator[st
     maker.clean_up()
 
 
+#: The newest Valkey of each folder.
+_valkeys: dict[Path, subprocess.Popen[bytes]] = {}
+
+
+def kill_valkey(folder: Path) -> None:
+    _valkeys[folder].kill()
+    _valkeys[folder].wait()
+
+
 def _accepts_connections(data_dir: DataDir) -> bool:
     try:
         lines = (data_dir.cluster / "postmaster.pid").read_text().splitlines()
@@ -49,7 +58,9 @@ def valkey(folder: Path, *lines: str) -> Iterator[str]:
     """A Valkey of its own; yields its URL. `lines` are of its configuration."""
     path = folder / "valkey.sock"
     program = embedded_valkey.PROGRAM.installed()
+    path.unlink(missing_ok=True)
     process = subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd=folder)
+    _valkeys[folder] = process
     try:
         assert process.stdin is not None
         with process.stdin:

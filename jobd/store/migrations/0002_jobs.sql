@@ -53,7 +53,7 @@ CREATE TABLE jobd.jobs (
 );
 
 CREATE INDEX jobs_ready ON jobd.jobs (queue, order_at, id) WHERE order_at IS NOT NULL;
-CREATE INDEX jobs_due ON jobd.jobs (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX jobs_due ON jobd.jobs (due_at, id) WHERE due_at IS NOT NULL;
 CREATE INDEX jobs_spec ON jobd.jobs (spec_hash, id) WHERE spec_hash IS NOT NULL;
 -- Retention looks for old finished jobs. A BRIN index costs nothing per row and does not stand in the way of HOT.
 CREATE INDEX jobs_finished ON jobd.jobs USING brin (finished_at) WITH (pages_per_range = 16, autosummarize = on);

@@ -1,0 +1,59 @@
+-- name: read_outbox
+-- What is still to be told, oldest first, with what the telling needs: one row per job and change. Reads only.
+-- $1 most commits int
+SELECT
+    r.seq, r.event, (extract(epoch FROM r.at) * 1000)::bigint AS ts, c.job_id, c.version, c.stream, c.message_id,
+    jobs.task, jobs.queue, jobs.ttl_s, jobs.attempt_no, jobs.enqueue_id,
+    (extract(epoch FROM jobs.created_at) * 1000)::bigint AS created_ts,
+    CASE WHEN r.event = 'queued' THEN jobs.payload::text END AS payload,
+    CASE WHEN r.event = 'done' THEN jobs.result::text END AS result,
+    CASE WHEN r.event = 'done' THEN jobs.result_ref END AS result_ref,
+    CASE WHEN r.event IN ('error', 'canceled', 'requeued') THEN jobs.error::text END AS error
+FROM (SELECT * FROM outbox ORDER BY seq LIMIT $1::integer) r
+CROSS JOIN LATERAL unnest(r.job_ids, r.versions, r.streams, r.message_ids) AS c (job_id, version, stream, message_id)
+LEFT JOIN jobs ON jobs.id = c.job_id
+ORDER BY r.seq;
+
+-- name: forget_told
+-- Deletes what has been told. If a crash undoes this, it is told again, which changes nothing: so no wait for the disk.
+-- $1 seqs bigint[]
+WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) AS setting)
+DELETE FROM outbox USING relaxed WHERE outbox.seq = ANY($1::bigint[]) AND relaxed.setting = 'off';
+
+-- name: read_live_queued
+-- One page of the queued jobs that have their place, in its order, for telling a Redis that has forgotten them. Reads only.
+-- $1 queue text, $2 after order_at timestamptz, $3 after id uuid (both null: from the first), $4 most int
+SELECT
+    id AS job_id, version, task, queue, status, payload::text AS payload, ttl_s, attempt_no, order_at,
+    (extract(epoch FROM created_at) * 1000)::bigint AS created_ts,
+    (extract(epoch FROM updated_at) * 1000)::bigint AS ts
+FROM jobs
+WHERE order_at IS NOT NULL AND queue = $1
+    AND (order_at, id) > (coalesce($2, '-infinity'::timestamptz), coalesce($3, '00000000-0000-0000-0000-000000000000'::uuid))
+ORDER BY queue, order_at, id LIMIT $4::integer;
+
+-- name: read_live_delayed
+-- The same for jobs that are not due yet.
+-- $1 after due_at timestamptz, $2 after id uuid (both null: from the first), $3 most int
+SELECT
+    id AS job_id, version, task, queue, status, payload::text AS payload, ttl_s, attempt_no, due_at,
+    (extract(epoch FROM created_at) * 1000)::bigint AS created_ts,
+    (extract(epoch FROM updated_at) * 1000)::bigint AS ts
+FROM jobs
+WHERE due_at IS NOT NULL
+    AND (due_at, id) > (coalesce($1, '-infinity'::timestamptz), coalesce($2, '00000000-0000-0000-0000-000000000000'::uuid))
+ORDER BY due_at, id LIMIT $3::integer;
+
+-- name: read_live_running
+-- The same for running jobs.
+-- $1 after id uuid (null: from the first), $2 most int
+SELECT
+    jobs.id AS job_id, version, task, queue, status, payload::text AS payload, ttl_s, jobs.attempt_no,
+    (extract(epoch FROM created_at) * 1000)::bigint AS created_ts,
+    (extract(epoch FROM updated_at) * 1000)::bigint AS ts
+FROM (
+    SELECT resource_id FROM leases
+    WHERE resource_id > coalesce($1, '00000000-0000-0000-0000-000000000000'::uuid) AND attempt_id IS NOT NULL
+    ORDER BY resource_id LIMIT $2::integer
+) l
+JOIN jobs ON jobs.id = l.resource_id;

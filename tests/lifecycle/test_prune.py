@@ -1,0 +1,125 @@
+"""Prune: old finished jobs go with all that belongs to them, and leave their ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from jobd.ids import new_id
+from jobd.job.status import FINAL_STATUSES, JobStatus
+from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, enqueue
+from jobd.lifecycle.prune import prune, prune_memories
+from jobd.lifecycle.read import gone_among, list_dead_letters, list_jobs, read_jobs
+from tests.support.factories import (
+    NOW,
+    assert_counters_are_right,
+    at,
+    make_job,
+    make_many,
+    make_queued,
+    new_job,
+)
+
+if TYPE_CHECKING:
+    from jobd.store.postgres import Database
+
+DAY_S = 86400.0
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+async def test_only_finished_jobs_are_pruned(db: Database, status: JobStatus) -> None:
+    job_id = await make_job(db, status)
+
+    pruned = await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+
+    assert pruned == (status in FINAL_STATUSES)
+    assert (await read_jobs(db.pool, [job_id]) == {}) == (status in FINAL_STATUSES)
+    await assert_counters_after_prune(db)
+
+
+async def assert_counters_after_prune(db: Database) -> None:
+    """The counters of a queue that became empty stay, at nought."""
+    if await db.pool.fetchval("SELECT count(*) FROM jobs"):
+        await assert_counters_are_right(db)
+    else:
+        total = await db.pool.fetchval("SELECT sum(queued + running + done + error + canceled) FROM queue_counts")
+        assert total == 0
+
+
+@pytest.mark.parametrize(("seconds", "pruned"), [(DAY_S, 0), (DAY_S + 0.001, 1)])
+async def test_a_job_is_kept_for_the_whole_time(db: Database, seconds: float, pruned: int) -> None:
+    await make_job(db, JobStatus.DONE)
+
+    assert await prune(db.pool, keep_s=DAY_S, now=at(seconds)) == pruned
+
+
+async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
+    dead, other = await make_job(db, JobStatus.ERROR), await make_job(db, JobStatus.ERROR, at(DAY_S))
+    for job_id in (dead, other):
+        await db.pool.execute("INSERT INTO event_log VALUES ($1, 1, 1, 2, '[]', $2)", job_id, NOW)
+
+    await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+
+    for table in ("attempts", "event_log", "dead_letters"):
+        assert [row["job_id"] for row in await db.pool.fetch(f"SELECT job_id FROM {table}")] == [other]
+    assert [letter.job_id for letter in await list_dead_letters(db.pool)] == [other]
+
+
+async def test_a_pruned_id_is_gone_and_not_unknown_for_a_while(db: Database) -> None:
+    old, unknown = await make_job(db, JobStatus.DONE), new_id()
+    await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+
+    assert await gone_among(db.pool, [old, unknown]) == {old}
+    await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(2 * DAY_S + 1))
+    assert await gone_among(db.pool, [old, unknown]) == {old}
+    await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(2 * DAY_S + 2))
+    assert await gone_among(db.pool, [old, unknown]) == set()
+
+
+async def test_batches_of_bounded_size_reach_every_old_job(db: Database) -> None:
+    for _ in range(5):
+        await make_job(db, JobStatus.DONE)
+    kept = await make_job(db, JobStatus.DONE, at(DAY_S))
+    queued = await make_queued(db)
+
+    counts = [await prune(db.pool, keep_s=DAY_S, most=2, now=at(DAY_S + 1)) for _ in range(4)]
+
+    assert counts == [2, 2, 1, 0]
+    assert {job.id for job in (await list_jobs(db.pool)).jobs} == {kept, queued}
+    assert await db.pool.fetchval("SELECT count(*) FROM gone_jobs") == 5
+    await assert_counters_are_right(db)
+
+
+async def test_two_who_prune_at_once_skip_what_the_other_is_pruning(db: Database) -> None:
+    for _ in range(4):
+        await make_job(db, JobStatus.DONE)
+    async with db.pool.acquire() as other, other.transaction():
+        assert await prune(other, keep_s=DAY_S, most=3, now=at(DAY_S + 1)) == 3
+
+        with anyio.fail_after(5):
+            assert await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1)) == 1
+
+
+async def test_expired_keys_are_forgotten_and_others_are_not(db: Database) -> None:
+    def key(name: str, life_s: float) -> IdempotencyKey:
+        return IdempotencyKey(principal="p", key=name, body_hash=b"b", life_s=life_s)
+
+    short, long = new_job(key=key("short", 10)), new_job(key=key("long", 100))
+    await enqueue(db, [short, long], now=NOW)
+
+    assert await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(10)) == 0
+    assert await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(11)) == 1
+
+    again = [new_job(key=key("short", 10)), new_job(key=key("long", 100))]
+    assert await enqueue(db, again, now=at(11)) == [Created(again[0].id), Existing(long.id)]
+
+
+async def test_memories_go_in_batches_too(db: Database) -> None:
+    ids = await make_many(db, 5)
+    await db.pool.execute("INSERT INTO gone_jobs SELECT unnest($1::uuid[]), $2", ids, NOW)
+
+    counts = [await prune_memories(db.pool, keep_gone_s=1, most=2, now=at(2)) for _ in range(4)]
+
+    assert counts == [2, 2, 1, 0]

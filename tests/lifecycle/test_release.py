@@ -1,0 +1,185 @@
+"""Release: the job goes back to its old place, uncharged; its number is spent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from jobd.job.model import AlreadyFinished, Canceled, Conflicting, Requeued, Superseded
+from jobd.job.status import AttemptOutcome, JobStatus
+from jobd.lifecycle.cancel import cancel
+from jobd.lifecycle.claim import poll_claim
+from jobd.lifecycle.complete import complete
+from jobd.lifecycle.fail import fail
+from jobd.lifecycle.publish import select_for_publish
+from jobd.lifecycle.reap import reap
+from jobd.lifecycle.release import release
+from tests.support.factories import (
+    NOW,
+    POLICY,
+    TTL_S,
+    all_rows,
+    assert_counters_are_right,
+    at,
+    attempts_of,
+    claim_one,
+    completion,
+    failure,
+    held,
+    make_many,
+    make_running,
+    outcomes_of,
+    read,
+    status_of,
+    told_of,
+)
+
+if TYPE_CHECKING:
+    from jobd.lifecycle.report import Held
+    from jobd.store.postgres import Database
+
+RELEASED = AttemptOutcome.RELEASED
+SUPERSEDED = Superseded()
+REPLAY = AlreadyFinished(outcome=RELEASED, requeued=True, dead_lettered=False)
+
+
+async def give_back(db: Database, *holders: Held, seconds: float = 0) -> list[Any]:
+    return list(await release(db.pool, holders, now=at(seconds)))
+
+
+def requeued(enqueue_id: int = 2) -> Requeued:
+    return Requeued(outcome=RELEASED, enqueue_id=enqueue_id, run_after=NOW.timestamp())
+
+
+async def test_a_released_job_is_queued_again_and_not_charged(db: Database) -> None:
+    claimed = await make_running(db)
+
+    assert await give_back(db, held(claimed), seconds=5) == [requeued()]
+
+    job = await read(db, claimed.job_id)
+    assert (job.status, job.enqueue_id, job.attempt_no, job.attempt_count) == ("queued", 2, 1, 0)
+    assert (job.run_after, job.updated_at, job.error, job.lease_owner) == (NOW, at(5), None, None)
+    (attempt,) = await attempts_of(db, claimed.job_id)
+    assert (attempt.number, attempt.outcome, attempt.ended_at) == (1, "released", at(5))
+    assert await told_of(db, claimed.job_id) == [("queued", 1), ("running", 2), ("requeued", 3)]
+    await assert_counters_are_right(db)
+
+
+async def test_releases_never_use_up_the_attempts_but_their_numbers_do_not_recur(db: Database) -> None:
+    claimed = await make_running(db, max_attempts=1)
+
+    for enqueue_id in range(2, 6):
+        await give_back(db, held(claimed))
+        claimed = await claim_one(db, claimed.job_id, enqueue_id)
+
+    assert (claimed.attempt_no, claimed.attempt_count) == (5, 1)
+    assert await outcomes_of(db, claimed.job_id) == ["released"] * 4 + [None]
+
+
+async def test_a_released_job_keeps_its_place_in_the_queue(db: Database) -> None:
+    ids = await make_many(db, 3)
+    later = await make_many(db, 2, at(10))
+    claims = await poll_claim(db.pool, ["default"], owner_id="w", most=2, ttl_s=TTL_S, now=at(20))
+
+    await give_back(db, *map(held, claims), seconds=30)
+
+    offers = await select_for_publish(db.pool, ["default"], most=10)
+    assert [offer.job_id for offer in offers] == ids + later
+
+
+async def test_a_released_job_can_be_claimed_at_once(db: Database) -> None:
+    claimed = await make_running(db)
+    await give_back(db, held(claimed), seconds=5)
+
+    (again,) = await poll_claim(db.pool, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5))
+
+    assert (again.job_id, again.attempt_no, again.enqueue_id) == (claimed.job_id, 2, 2)
+
+
+async def test_a_release_of_a_job_that_was_to_be_canceled_cancels_it(db: Database) -> None:
+    claimed = await make_running(db)
+    await cancel(db.pool, [claimed.job_id], now=NOW)
+
+    assert await give_back(db, held(claimed), seconds=5) == [Canceled(AttemptOutcome.CANCELED)]
+
+    job = await read(db, claimed.job_id)
+    assert (job.status, job.finished_at, job.enqueue_id, job.attempt_count) == ("canceled", at(5), 1, 1)
+    assert await outcomes_of(db, claimed.job_id) == ["canceled"]
+    await assert_counters_are_right(db)
+
+
+async def test_an_expired_lease_that_nobody_took_over_is_released(db: Database) -> None:
+    claimed = await make_running(db)
+
+    assert await give_back(db, held(claimed), seconds=1000) == [requeued()]
+
+
+async def test_the_same_release_again_hears_the_same_and_changes_nothing(db: Database) -> None:
+    back, stopped = await make_running(db), await make_running(db)
+    await cancel(db.pool, [stopped.job_id], now=NOW)
+    await give_back(db, held(back), held(stopped))
+    before = await all_rows(db)
+
+    answers = await give_back(db, held(stopped), held(back))
+
+    canceled = AlreadyFinished(outcome=AttemptOutcome.CANCELED, requeued=False, dead_lettered=False)
+    assert answers == [canceled, REPLAY]
+    assert await all_rows(db) == before
+
+
+@pytest.mark.parametrize("report", ["complete", "fail"])
+async def test_release_after_another_report_is_a_conflict(db: Database, report: str) -> None:
+    claimed = await make_running(db)
+    if report == "complete":
+        await complete(db.pool, [completion(claimed)], now=NOW)
+    else:
+        await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+
+    outcome = AttemptOutcome.DONE if report == "complete" else AttemptOutcome.FAILED
+    assert await give_back(db, held(claimed)) == [Conflicting(outcome)]
+
+
+@pytest.mark.parametrize("ended_by", ["reap", "takeover"])
+async def test_release_of_an_attempt_that_was_taken_away_is_superseded(db: Database, ended_by: str) -> None:
+    claimed = await make_running(db)
+    if ended_by == "reap":
+        await reap(db.pool, policy=POLICY, now=at(TTL_S + 1))
+    else:
+        await claim_one(db, claimed.job_id, now=at(TTL_S + 1))
+
+    assert await give_back(db, held(claimed)) == [SUPERSEDED]
+
+
+@pytest.mark.parametrize("wrong", ["lease_token", "attempt_id", "job_id"])
+async def test_a_release_must_prove_job_attempt_and_token(db: Database, wrong: str) -> None:
+    claimed = await make_running(db)
+
+    assert await give_back(db, held(claimed, **{wrong: uuid4()})) == [SUPERSEDED]
+    assert await status_of(db, claimed.job_id) is JobStatus.RUNNING
+
+
+async def test_a_batch_is_answered_in_its_order(db: Database) -> None:
+    back, stopped, done = [await make_running(db) for _ in range(3)]
+    await cancel(db.pool, [stopped.job_id], now=NOW)
+    await complete(db.pool, [completion(done)], now=NOW)
+
+    answers = await give_back(db, held(stopped), held(done), held(back), held(back))
+
+    expected = [Canceled(AttemptOutcome.CANCELED), Conflicting(AttemptOutcome.DONE), requeued(), REPLAY]
+    assert answers == expected
+    assert await give_back(db) == []
+    await assert_counters_are_right(db)
+
+
+@pytest.mark.parametrize("zombie_first", [True, False])
+async def test_the_release_of_a_zombie_does_not_hide_that_of_the_holder(db: Database, zombie_first: bool) -> None:
+    zombie = await make_running(db)
+    holder = await claim_one(db, zombie.job_id, now=at(TTL_S + 1))
+    holders = [held(zombie), held(holder)]
+
+    answers = await give_back(db, *(holders if zombie_first else holders[::-1]), seconds=100)
+
+    expected = [SUPERSEDED, requeued()]
+    assert answers == (expected if zombie_first else expected[::-1])

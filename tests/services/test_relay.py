@@ -1,0 +1,207 @@
+"""The relay on real servers: order, bounds, and a Redis that may vanish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobd.config import Config, Relay
+from jobd.lifecycle.enqueue import enqueue
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database, new_job
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+WINDOW = 20
+
+
+@pytest.fixture
+async def small(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
+    """A node whose streams take 20 messages."""
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, Config(relay=Relay(stream_window=WINDOW))).running() as node:
+            yield node
+
+
+async def messages(node: Node, stream: str = "jobs:stream") -> list[dict[str, str]]:
+    return [fields for _, fields in await node.redis.xrange(stream)]
+
+
+async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
+    jobs = [new_job() for _ in range(200)]
+    await small.engine.enqueue_whole(jobs)
+    await eventually(small.outbox_is_empty)
+
+    found = await messages(small)
+
+    assert [message["job_id"] for message in found] == [str(job.id) for job in jobs[:WINDOW]]
+
+
+async def test_claims_make_room_and_an_urgent_job_is_next(small: Node) -> None:
+    jobs = [new_job() for _ in range(100)]
+    await small.engine.enqueue_whole(jobs)
+    await eventually(small.outbox_is_empty)
+    urgent = await small.enqueue(priority=10)
+    await eventually(small.outbox_is_empty)
+
+    for job in jobs[:3]:
+        await small.done(await small.claim(job))
+    await eventually(small.outbox_is_empty)
+
+    async def is_offered() -> bool:
+        return str(urgent.id) in [message["job_id"] for message in await messages(small)]
+
+    await eventually(is_offered)
+
+
+async def test_delayed_job_is_offered_when_its_time_has_come(small: Node) -> None:
+    job = await small.enqueue(delay_s=0.3)
+    await eventually(small.outbox_is_empty)
+    before = await messages(small)
+
+    await eventually(lambda: small.redis.xlen("jobs:stream"))
+
+    due = await small.database.pool.fetchval("SELECT run_after <= clock_timestamp() FROM jobs WHERE id = $1", job.id)
+    assert before == []
+    assert due
+
+
+@pytest.mark.parametrize("command", [("FLUSHALL",), ("SCRIPT", "FLUSH"), ("DEL", "jobd:epoch"), ("DEL", "jobs:stream")])
+async def test_forgotten_redis_is_told_everything_again(
+    small: Node, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobd.services.relay.SWEEP_S", 0.05)
+    waiting = [await small.enqueue() for _ in range(10)]
+    running = await small.claim(waiting[0])
+    await eventually(small.outbox_is_empty)
+
+    await small.redis.execute_command(*command)
+    late = await small.enqueue()
+
+    async def all_are_there() -> bool:
+        offered = {message["job_id"] for message in await messages(small)}
+        hashes = [await small.hash_of(job.id) for job in (*waiting, late)]
+        return {str(job.id) for job in (*waiting[1:], late)} <= offered and all(hashes)
+
+    small.relay._next_sweep = 0.0
+    await eventually(all_are_there)
+    assert (await small.hash_of(waiting[0].id))["status"] == "running"
+    await small.done(running)
+
+    async def is_done() -> bool:
+        return (await small.hash_of(waiting[0].id))["status"] == "done"
+
+    await eventually(is_done)
+
+
+@pytest.mark.parametrize("key", ["jobs:stream", "job", "events"])
+async def test_key_of_the_wrong_type_is_moved_aside(small: Node, key: str) -> None:
+    first = await small.enqueue()
+    await eventually(small.outbox_is_empty)
+    name = {"jobs:stream": "jobs:stream", "job": f"job:{first.id}", "events": f"job:{first.id}:events"}[key]
+    await small.redis.delete(name)
+    await small.redis.set(name, "in the way")
+
+    claimed = await small.claim(first)
+    await small.done(claimed)
+    second = await small.enqueue()
+
+    async def second_is_offered() -> bool:
+        return await small.redis.type("jobs:stream") == "stream" and str(second.id) in [
+            message["job_id"] for message in await messages(small)
+        ]
+
+    await eventually(second_is_offered)
+    await eventually(small.outbox_is_empty)
+
+
+async def test_change_told_twice_changes_nothing(small: Node) -> None:
+    job = await small.enqueue()
+    claimed = await small.claim(job)
+    await small.done(claimed, '{"a": 1}')
+    await eventually(small.outbox_is_empty)
+    before = (await small.hash_of(job.id), await small.events_of(job.id), await messages(small))
+
+    await small.database.pool.execute(
+        """INSERT INTO outbox (at, event, job_ids, versions) VALUES
+        (now(), 'queued', ARRAY[$1::uuid], ARRAY[1]), (now(), 'running', ARRAY[$1::uuid], ARRAY[2]),
+        (now(), 'done', ARRAY[$1::uuid], ARRAY[3])""",
+        job.id,
+    )
+    small.bell.ring()
+    await eventually(small.outbox_is_empty)
+
+    assert (await small.hash_of(job.id), await small.events_of(job.id), await messages(small)) == before
+
+
+async def test_row_that_commits_late_is_told(small: Node) -> None:
+    late, soon = new_job(), new_job()
+    async with small.database.pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SELECT nextval(pg_get_serial_sequence('jobd.outbox', 'seq'))")
+        await enqueue(small.database, [soon])
+        await eventually(small.outbox_is_empty)
+        await connection.execute(
+            "INSERT INTO outbox (seq, at, event, job_ids, versions) OVERRIDING SYSTEM VALUE "
+            "VALUES (0, now(), 'queued', ARRAY[$1::uuid], ARRAY[1])",
+            soon.id,
+        )
+        await transaction.commit()
+    await enqueue(small.database, [late])
+    small.bell.ring()
+
+    await eventually(small.outbox_is_empty)
+    assert await small.hash_of(late.id)
+
+
+async def test_hash_that_expired_before_the_end_is_told_whole(small: Node) -> None:
+    job = await small.enqueue()
+    claimed = await small.claim(job)
+    await eventually(small.outbox_is_empty)
+    await small.redis.delete(f"job:{job.id}", f"job:{job.id}:events")
+
+    await small.done(claimed, '{"a": 1}')
+
+    async def is_whole() -> bool:
+        found = await small.hash_of(job.id)
+        return found.get("status") == "done" and found["result"] == '{"a": 1}' and found["task"] == "chat"
+
+    await eventually(is_whole)
+    assert (await small.events_of(job.id))[-1][1]["type"] == "done"
+
+
+@pytest.mark.timeout(60)
+async def test_jobs_are_accepted_and_finished_while_redis_is_away(shared_postgres: str, folder: Path) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        node = Node(url, redis_url, Config())
+        async with node.running():
+            before = await node.enqueue()
+            await eventually(node.outbox_is_empty)
+            servers.kill_valkey(folder)
+
+            jobs = [await node.enqueue() for _ in range(5)]
+            finished = [await node.done(await node.claim(job)) for job in jobs[:3]]
+            with servers.valkey(folder):
+                await eventually(node.outbox_is_empty, 20)
+                statuses = [(await node.hash_of(job.id))["status"] for job in (before, *jobs)]
+                offered = {message["job_id"] for message in await messages(node)}
+
+    assert len(finished) == 3
+    assert statuses == ["queued", "done", "done", "done", "queued", "queued"]
+    assert offered == {str(job.id) for job in (before, *jobs[3:])}
+
+
+async def test_second_relay_stands_by_and_takes_over(small: Node) -> None:
+    second = Node(small.database.url, small.transport.url, small.config)
+    async with second.running():
+        jobs = [await small.enqueue(), await second.enqueue()]
+        await eventually(small.outbox_is_empty)
+
+        assert {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
+        assert [len(await small.events_of(job.id)) for job in jobs] == [1, 1]

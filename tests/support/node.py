@@ -1,0 +1,136 @@
+"""A node without its servers: store, stream, relay and engine under a real supervisor, on servers the test brings."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import asyncpg
+import redis.asyncio
+
+from jobd.bell import Bell
+from jobd.engine import Engine
+from jobd.ids import new_id
+from jobd.lifecycle.claim import Ask, ClaimedJob
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.enqueue import NewJob
+from jobd.lifecycle.fail import Failure
+from jobd.notify import Notifier
+from jobd.service import Phase, Spec
+from jobd.services.links import StoreLink, StreamLink
+from jobd.services.relay import Relay
+from jobd.store.postgres import Database
+from jobd.stream.connection import Transport
+from jobd.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from uuid import UUID
+
+    from jobd.config import Config
+
+
+class Node:
+    def __init__(self, postgres_url: str, redis_url: str, config: Config) -> None:
+        self.config = config
+        self.bell = Bell()
+        self.database = Database(postgres_url, 6)
+        self.transport = Transport(redis_url)
+        self.engine = Engine(self.database, lambda: self.config, self.bell.ring)
+        self.relay = Relay(self.database, self.transport, self.bell, lambda: self.config)
+        #: A client of the test's own, answering with text.
+        self.redis: Any = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Node]:
+        ready = anyio.Event()
+        supervisor = Supervisor(
+            [
+                Spec(name="store", service=StoreLink(self.database, 6), phase=Phase.FLUSH),
+                Spec(name="stream", service=StreamLink(self.transport), phase=Phase.FLUSH, needed=False),
+                Spec(name="relay", service=self.relay, phase=Phase.FLUSH, needed=False, needs=("store", "stream")),
+                Spec(name="engine", service=self.engine, phase=Phase.FLUSH),
+            ],
+            notifier=Notifier({}),
+            drain_s=lambda: 2.0,
+            on_ready=ready.set,
+        )
+        async with anyio.create_task_group() as tasks, self.redis:
+            tasks.start_soon(supervisor.run)
+            with anyio.fail_after(10):
+                await ready.wait()
+            yield self
+            supervisor.stop()
+
+    async def enqueue(self, **values: Any) -> NewJob:
+        job = new_job(**values)
+        await self.engine.enqueue(job)
+        return job
+
+    async def claim(self, job: NewJob, enqueue_id: int = 1, **message: str) -> ClaimedJob:
+        (claimed,) = await self.engine.claim(
+            [Ask(job_id=job.id, enqueue_id=enqueue_id, owner_id=f"test-{new_id()}", **message)]
+        )
+        assert isinstance(claimed, ClaimedJob), claimed
+        return claimed
+
+    async def done(self, claimed: ClaimedJob, result: str | None = None) -> object:
+        return await self.engine.complete(
+            Completion(
+                job_id=claimed.job_id, attempt_id=claimed.attempt_id, lease_token=claimed.lease_token, result=result
+            )
+        )
+
+    async def failed(self, claimed: ClaimedJob, error: str = '{"code":"x"}', *, retryable: bool = True) -> object:
+        return await self.engine.fail(
+            Failure(
+                job_id=claimed.job_id,
+                attempt_id=claimed.attempt_id,
+                lease_token=claimed.lease_token,
+                error=error,
+                retryable=retryable,
+            )
+        )
+
+    async def hash_of(self, job_id: UUID) -> dict[str, str]:
+        found: dict[str, str] = await self.redis.hgetall(f"job:{job_id}")
+        return found
+
+    async def events_of(self, job_id: UUID) -> list[tuple[str, dict[str, str]]]:
+        found: list[tuple[str, dict[str, str]]] = await self.redis.xrange(f"job:{job_id}:events")
+        return found
+
+    async def outbox_is_empty(self) -> bool:
+        return not await self.database.pool.fetchval("SELECT count(*) FROM outbox")
+
+
+def new_job(**values: Any) -> NewJob:
+    usual: Mapping[str, Any] = {
+        "id": new_id(),
+        "task": "chat",
+        "queue": "default",
+        "payload": '{"text":"hello"}',
+        "max_attempts": 3,
+        "timeout_s": 60,
+        "ttl_s": 600,
+    }
+    return NewJob(**{**usual, **values})
+
+
+async def eventually(condition: Callable[[], Awaitable[object]], timeout: float = 8.0) -> None:
+    """Wait until the condition holds; fails when it does not in time."""
+    with anyio.fail_after(timeout):
+        while not await condition():
+            await anyio.sleep(0.005)
+
+
+async def new_database(shared_postgres: str) -> str:
+    """A database of its own on a server that tests share."""
+    name = f"t{new_id().hex}"
+    owner = await asyncpg.connect(shared_postgres.replace("jobd@/jobd", "postgres@/postgres"))
+    try:
+        await owner.execute(f"CREATE DATABASE {name} OWNER jobd")
+    finally:
+        await owner.close()
+    return shared_postgres.replace("@/jobd", f"@/{name}")
