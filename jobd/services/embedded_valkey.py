@@ -25,7 +25,7 @@ SOCKET = "valkey.sock"
 USER = "jobd"
 #: Everything a client of the job contract needs, and nothing that reconfigures, inspects or stops the server.
 #: Flushing is allowed: what is in here may vanish at any moment by design.
-RIGHTS = "~* &* +@all -@admin -@dangerous +flushall +flushdb +info +keys"
+RIGHTS = "~* &* +@all -@admin -@dangerous +flushall +flushdb +info +keys +client|id +client|unblock"
 CONFIGURATION = """\
 port 0
 unixsocket {socket}

@@ -18,6 +18,7 @@ from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.notify import Notifier
 from jobd.service import Phase, Spec
+from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.relay import Relay
 from jobd.store.postgres import Database
@@ -39,6 +40,7 @@ class Node:
         self.transport = Transport(redis_url)
         self.engine = Engine(self.database, lambda: self.config, self.bell.ring)
         self.relay = Relay(self.database, self.transport, self.bell, lambda: self.config)
+        self.dispatcher = Dispatcher(self.engine, self.database, self.transport, new_id(), lambda: self.config)
         #: A client of the test's own, answering with text.
         self.redis: Any = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
 
@@ -51,6 +53,7 @@ class Node:
                 Spec(name="stream", service=StreamLink(self.transport), phase=Phase.FLUSH, needed=False),
                 Spec(name="relay", service=self.relay, phase=Phase.FLUSH, needed=False, needs=("store", "stream")),
                 Spec(name="engine", service=self.engine, phase=Phase.FLUSH),
+                Spec(name="dispatcher", service=self.dispatcher, phase=Phase.INTAKE, needs=("store",)),
             ],
             notifier=Notifier({}),
             drain_s=lambda: 2.0,

@@ -1,0 +1,263 @@
+"""The dispatcher on real servers: who gets which job, what becomes of bad messages, which leases are kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+import pytest
+
+from jobd.config import Config, Leases, Queue
+from jobd.ids import new_id
+from jobd.job.model import Completed
+from jobd.lifecycle.complete import Completion
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database, new_job
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from jobd.lifecycle.claim import ClaimedJob
+
+CONFIG = Config(leases=Leases(ttl_s=1, heartbeat_s=0.3), queues={"default": Queue(), "gpu": Queue(), "slow": Queue()})
+
+
+@pytest.fixture
+async def quick(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
+    """A node with three queues and leases of one second."""
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, CONFIG).running() as node:
+            yield node
+
+
+async def take(node: Node, *queues: str, most: int = 1) -> list[ClaimedJob]:
+    with anyio.fail_after(10):
+        return await node.dispatcher.take(queues or ("default",), f"test-{new_id()}", most)
+
+
+async def status_of(node: Node, job_id: object) -> str:
+    status: str = await node.database.pool.fetchval("SELECT status FROM jobs WHERE id = $1", job_id)
+    return status
+
+
+async def test_waiting_caller_gets_a_job_as_soon_as_there_is_one(quick: Node) -> None:
+    got: list[ClaimedJob] = []
+
+    async def wait() -> None:
+        got.extend(await take(quick))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        job = await quick.enqueue()
+
+    assert [one.job_id for one in got] == [job.id]
+    assert got[0].stream == "jobs:stream"
+    assert got[0].message_id is not None
+
+
+async def test_caller_is_served_from_the_queue_it_likes_best(quick: Node) -> None:
+    jobs = {queue: await quick.enqueue(queue=queue) for queue in ("slow", "default", "gpu")}
+    await eventually(quick.outbox_is_empty)
+
+    (first,) = await take(quick, "gpu", "default", "slow")
+    (second,) = await take(quick, "slow", "default")
+    (third,) = await take(quick, "slow", "default", "gpu")
+
+    assert [first.job_id, second.job_id, third.job_id] == [jobs[queue].id for queue in ("gpu", "slow", "default")]
+
+
+async def test_caller_with_another_queue_need_not_wait_for_the_first_read_to_end(quick: Node) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take, quick, "gpu")
+        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        job = await quick.enqueue(queue="slow")
+
+        (got,) = await take(quick, "slow")
+
+        assert got.job_id == job.id
+        tasks.cancel_scope.cancel()
+
+
+async def test_hundred_callers_get_a_hundred_different_jobs(quick: Node) -> None:
+    got: list[ClaimedJob] = []
+
+    async def wait() -> None:
+        got.extend(await take(quick))
+
+    jobs = [new_job() for _ in range(100)]
+    async with anyio.create_task_group() as tasks:
+        for _ in range(100):
+            tasks.start_soon(wait)
+        await quick.engine.enqueue_whole(jobs)
+
+    assert {one.job_id for one in got} == {job.id for job in jobs}
+
+
+BAD_MESSAGES: list[dict[bytes | str, bytes | str]] = [
+    {"nothing": "here"},
+    {"job_id": ""},
+    {"job_id": "not-a-uuid"},
+    {"job_id": b"\xff\xfe"},
+    {"job_id": "x" * 1_000_000},
+    {"job_id": "01a1e28e-3dc9-7005-903d-e355a45694d1", "enqueue_id": "1"},
+    {"job_id": "01a1e28e-3dc9-7005-903d-e355a45694d1", "enqueue_id": "many"},
+    {"job_id": "01a1e28e-3dc9-7005-903d-e355a45694d1", "enqueue_id": "99999999999999999999"},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
+async def test_bad_message_is_acknowledged_away_and_the_next_is_served(
+    quick: Node, fields: dict[bytes | str, bytes | str]
+) -> None:
+    await quick.redis.xadd("jobs:stream", fields)
+    job = await quick.enqueue()
+
+    (got,) = await take(quick)
+
+    assert got.job_id == job.id
+    await quick.done(got)
+
+    async def is_clean() -> bool:
+        return bool(await quick.redis.xlen("jobs:stream") == 0)
+
+    with anyio.move_on_after(0.5):
+        await take(quick)
+    await eventually(is_clean)
+
+
+async def test_doubled_and_stale_messages_claim_nothing(quick: Node) -> None:
+    job = await quick.enqueue()
+    await eventually(lambda: quick.redis.xlen("jobs:stream"))
+    for enqueue_id in (1, 1, 0, 7):
+        await quick.redis.xadd(
+            "jobs:stream", {"job_id": str(job.id), "task": "evil", "payload": '{"forged": 1}', "enqueue_id": enqueue_id}
+        )
+
+    (got,) = await take(quick)
+    with anyio.move_on_after(0.7):
+        await take(quick)
+
+    assert (got.task, got.payload) == ("chat", '{"text": "hello"}')
+    attempts = await quick.database.pool.fetchval("SELECT attempt_no FROM jobs WHERE id = $1", job.id)
+    assert attempts == 1
+
+
+async def test_caller_that_went_away_gives_its_job_back_uncharged(quick: Node) -> None:
+    with anyio.move_on_after(0.2):
+        await take(quick)
+    job = await quick.enqueue()
+
+    (got,) = await take(quick)
+
+    assert (got.job_id, got.attempt_count) == (job.id, 1)
+
+
+async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None:
+    await quick.enqueue()
+    (got,) = await take(quick)
+    hold = quick.dispatcher.hold(got)
+
+    await anyio.sleep(1.5)  # longer than a lease
+    kept = not hold.lost.is_set()
+    still = await quick.database.pool.fetchval(
+        "SELECT lease_expires_at > clock_timestamp() FROM leases WHERE resource_id = $1", got.job_id
+    )
+    await quick.database.pool.execute("DELETE FROM leases WHERE resource_id = $1", got.job_id)
+
+    with anyio.fail_after(5):
+        await hold.lost.wait()
+    assert kept
+    assert still
+
+
+async def test_holder_is_told_to_cancel(quick: Node) -> None:
+    await quick.enqueue()
+    (got,) = await take(quick)
+    hold = quick.dispatcher.hold(got)
+
+    await quick.engine.cancel([got.job_id])
+
+    with anyio.fail_after(5):
+        await hold.cancel.wait()
+    assert not hold.lost.is_set()
+
+
+async def test_message_left_by_a_dead_node_is_taken_over(quick: Node) -> None:
+    job = await quick.enqueue()
+    await eventually(lambda: quick.redis.xlen("jobs:stream"))
+    await quick.redis.xreadgroup("workers", "jobd-dead", {"jobs:stream": ">"})
+
+    (got,) = await take(quick)
+
+    assert got.job_id == job.id
+
+
+@pytest.mark.timeout(60)
+async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(shared_postgres: str, folder: Path) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, CONFIG).running() as node:
+            servers.kill_valkey(folder)
+            jobs = [await node.enqueue() for _ in range(20)]
+            got = [one for _ in range(10) for one in await take(node)]
+            for one in got:
+                assert await node.done(one) == Completed()
+
+            with servers.valkey(folder):
+                got += [one for _ in range(10) for one in await take(node)]
+                for one in got[10:]:
+                    await node.done(one)
+                await eventually(node.outbox_is_empty, 20)
+                statuses = {(await node.hash_of(job.id))["status"] for job in jobs}
+
+    assert sorted(one.job_id for one in got) == sorted(job.id for job in jobs)
+    assert statuses == {"done"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("fault", ["FLUSHALL", "SCRIPT FLUSH", "kill"])
+async def test_fault_in_the_middle_of_2000_jobs_finishes_each_exactly_once(
+    shared_postgres: str, folder: Path, fault: str
+) -> None:
+    url = await new_database(shared_postgres)
+    jobs, done = [new_job() for _ in range(2000)], 0
+    with servers.valkey(folder) as redis_url:
+        node = Node(url, redis_url, msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=10)))
+
+        async def work() -> None:
+            nonlocal done
+            while done < 2000:
+                for one in await node.dispatcher.take(("default",), f"test-{new_id()}", 20):
+                    report = Completion(
+                        job_id=one.job_id, attempt_id=one.attempt_id, lease_token=one.lease_token, result="{}"
+                    )
+                    assert await node.engine.complete(report) == Completed()
+                    done += 1
+
+        async with node.running(), anyio.create_task_group() as tasks:
+            await node.engine.enqueue_whole(jobs)
+            for _ in range(8):
+                tasks.start_soon(work)
+            await eventually(lambda: _true_when(done > 500), 30)
+            if fault == "kill":
+                servers.kill_valkey(folder)
+                with servers.valkey(folder):
+                    await eventually(lambda: _true_when(done == 2000), 40)
+                    await eventually(node.outbox_is_empty, 20)
+            else:
+                await node.redis.execute_command(*fault.split())
+                await eventually(lambda: _true_when(done == 2000), 40)
+                await eventually(node.outbox_is_empty, 20)
+            finished = await node.database.pool.fetchval("SELECT count(*) FROM jobs WHERE status = 'done'")
+            attempts = await node.database.pool.fetchval("SELECT count(*) FROM attempts")
+            tasks.cancel_scope.cancel()
+
+    assert (finished, attempts) == (2000, 2000)
+
+
+async def _true_when(condition: bool) -> bool:
+    return condition
