@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from jobd.errors import ConfigError
 from jobd.notify import Notifier
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
+from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway, bind_listener, listener_url
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.reaper import Reaper
@@ -55,6 +57,8 @@ class Daemon:
         self._config = loaded.config
         self._reload = reload
         self._data_dir = DataDir(Path(loaded.config.data_dir), server_account())
+        #: New at every start, so that what a dead jobd owned can never pass for this one's.
+        self._incarnation = uuid.uuid4()
 
     async def run(self, on_ready: Callable[[Addresses], None]) -> int | None:
         """Serve until a signal; the signal's number if it had to be sent twice."""
@@ -93,6 +97,7 @@ class Daemon:
         embedded = {spec.name for spec in tree}
         database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
         bell = Bell()
+        engine = Engine(database, lambda: self._config, bell.ring)
         return [
             *tree,
             Spec(
@@ -115,7 +120,13 @@ class Daemon:
                 needed=False,
                 needs=("store", "stream"),
             ),
-            Spec(name="engine", service=Engine(database, lambda: self._config, bell.ring), phase=Phase.FLUSH),
+            Spec(name="engine", service=engine, phase=Phase.FLUSH),
+            Spec(
+                name="dispatcher",
+                service=Dispatcher(engine, database, transport, self._incarnation, lambda: self._config),
+                phase=Phase.INTAKE,
+                needs=("store",),
+            ),
             Spec(name="reaper", service=Reaper(database, lambda: self._config), phase=Phase.FLUSH, needs=("store",)),
             Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
         ]

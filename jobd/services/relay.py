@@ -29,7 +29,7 @@ from jobd.stream.keys import stream_of
 from jobd.stream.project import EpochChanged, Projector, change_of, change_of_job, change_of_live, offer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from uuid import UUID
 
     from jobd.bell import Bell
@@ -49,10 +49,8 @@ STAND_BY_S = 1.0
 TICK_S = 1.0
 #: How often it looks whether the streams still hold what it put there.
 SWEEP_S = 5.0
-#: Commits told in one round, and the most that one script call carries, so that it never blocks Redis for long.
+#: Commits told in one round.
 COMMITS = 100
-CALL_JOBS = 1000
-CALL_BYTES = 2 << 20
 PAGE = 500
 #: Events after which a job is no longer an unclaimed message in its stream.
 LEAVES_THE_STREAM = frozenset({"running", "requeued", "done", "error", "canceled"})
@@ -68,6 +66,8 @@ class Relay:
         self._offered: dict[str, set[UUID]] = {}
         self._epoch = ""
         self._next_sweep = 0.0
+        #: When the next delayed job may be due; not later than a tick from now.
+        self._due_at = 0.0
         self._lacking: list[str] = []
 
     async def run(self, handle: Handle) -> None:
@@ -91,7 +91,8 @@ class Relay:
         """Tell one round of changes and top up the streams; whether there was anything to do."""
         told = await read_outbox(session, most=COMMITS)
         self._note(told)
-        await promote_due(session)
+        if time.monotonic() >= self._due_at:
+            await promote_due(session)
         offers = await self._offers(session)
         if not told and not offers:
             return False
@@ -107,41 +108,43 @@ class Relay:
 
     async def _offers(self, session: Connection) -> list[list[Any]]:
         window = self._config().relay.stream_window
+        room = {queue: window - len(offered) for queue, offered in self._offered.items() if len(offered) < window}
+        if not room:
+            return []
+        known = [job_id for queue in room for job_id in self._offered[queue]]
         found = []
-        for queue, offered in self._offered.items():
-            room = window - len(offered)
-            if room > 0:
-                offers = await select_for_publish(session, [queue], most=room, known=offered)
-                offered.update(offer.job_id for offer in offers)
-                found += [offer_of(offer) for offer in offers]
+        for offer in await select_for_publish(session, list(room), most=max(room.values()), known=known):
+            if room[offer.queue] > 0:
+                room[offer.queue] -= 1
+                self._offered[offer.queue].add(offer.job_id)
+                found.append(offer_of(offer))
         return found
 
     def _note(self, told: Sequence[Told]) -> None:
         for one in told:
             if one.event in LEAVES_THE_STREAM and one.queue in self._offered:
                 self._offered[one.queue].discard(one.job_id)
+            if one.event == "requeued":
+                self._due_at = 0.0  # perhaps at once
 
     async def _until_due(self, session: Connection) -> float:
         seconds = await next_due_in(session)
-        return TICK_S if seconds is None else min(TICK_S, max(0.0, seconds))
+        wait_s = TICK_S if seconds is None else min(TICK_S, max(0.0, seconds))
+        self._due_at = time.monotonic() + wait_s
+        return wait_s
 
     # -- telling -----------------------------------------------------------------------------------------------
 
     async def _project(self, session: Connection, changes: Sequence[Change], offers: Sequence[list[Any]]) -> None:
         projector = Projector(self._transport.client)
-        missing: list[str] = []
-        for some in in_calls(changes):
-            missing += (await projector.project(self._epoch, some)).missing
-        for some in in_calls(offers):
-            await projector.project(self._epoch, [], some)
+        missing = await projector.project(self._epoch, changes, offers)
         if missing:
             await self._tell_whole(session, projector, missing)
 
     async def _tell_whole(self, session: Connection, projector: Projector, job_ids: Sequence[str]) -> None:
         """Jobs whose hash had expired or was lost: told whole, as they stand now."""
         jobs = await read_jobs(session, sorted(set(job_ids)))  # type: ignore[arg-type]  # text is fine for a uuid
-        for some in in_calls([change_of_job(job) for job in jobs.values()]):
-            await projector.project(self._epoch, some)
+        await projector.project(self._epoch, [change_of_job(job) for job in jobs.values()])
 
     async def _meet_redis(self, session: Connection) -> None:
         """At the start: go on if this is the Redis that Postgres knows, else start anew."""
@@ -165,8 +168,7 @@ class Relay:
             await forget_told(session, sorted({one.seq for one in told}))
         count = 0
         async for page in live_jobs(session, queues, page=PAGE):
-            for some in in_calls([change_of_live(live) for live in page]):
-                await projector.project(self._epoch, some)
+            await projector.project(self._epoch, [change_of_live(live) for live in page])
             count += len(page)
         log.info("Redis was new or had forgotten; told it %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
 
@@ -203,26 +205,3 @@ class Relay:
             finally:
                 with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
                     await session.fetchval("SELECT pg_advisory_unlock($1)", LEADER_KEY)
-
-
-def in_calls(items: Sequence[list[Any]]) -> Iterator[list[list[Any]]]:
-    """Cut a batch into what one script call may carry."""
-    some: list[list[Any]] = []
-    size = 0
-    for item in items:
-        weight = sum(len(part) for part in _texts(item))
-        if some and (len(some) >= CALL_JOBS or size + weight > CALL_BYTES):
-            yield some
-            some, size = [], 0
-        some.append(item)
-        size += weight
-    if some:
-        yield some
-
-
-def _texts(item: object) -> Iterator[str]:
-    if isinstance(item, str):
-        yield item
-    elif isinstance(item, list):
-        for part in item:
-            yield from _texts(part)

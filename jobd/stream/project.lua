@@ -13,7 +13,7 @@
 --            ack_*     the message that this settles, or ""
 --            dead      1: announced in jobs:dlq
 -- ARGV[3]  msgpack: offers, each { job_id, stream, task, payload, enqueue_id }
--- returns  { missing ids, offered ids }: hashes that were not there to be changed; jobs now in their stream
+-- returns  { missing ids }: jobs whose hash was not there to be changed
 --
 -- A change is applied only if its version is newer than the hash's. A key of the wrong type in the way is moved aside.
 
@@ -49,7 +49,7 @@ local function add_event(key, id, event)
     end
 end
 
-local missing, offered = {}, {}
+local missing = {}
 
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
     local id, version, whole, fields, ttl_s, event_id, event, ack_stream, ack_id, dead = unpack(change)
@@ -83,7 +83,6 @@ for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
             redis.call('HSET', key, 'jobd_offered', mark)
         end
     end
-    offered[#offered + 1] = id
 end
 
-return { missing, offered }
+return { missing }

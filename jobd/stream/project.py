@@ -11,7 +11,7 @@ from redis.exceptions import ResponseError
 from jobd.stream.keys import DEAD_LETTERS, EPOCH, GROUP, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     import redis.asyncio
@@ -45,16 +45,17 @@ _EVENT = {
 
 Change = list[Any]
 
+#: What one script call carries at most, so that it never blocks Redis for long.
+CALL_ITEMS = 1000
+CALL_BYTES = 2 << 20
+#: An empty batch.
+NOTHING = b"\x90"
+
+_encode = msgspec.msgpack.Encoder().encode
+
 
 class EpochChanged(Exception):
     """This Redis is not the one that Postgres knows: it was flushed, restarted, or is an old copy."""
-
-
-class Projected(msgspec.Struct, frozen=True):
-    #: Jobs whose hash was not there to be changed.
-    missing: list[str]
-    #: Jobs that are in their stream now.
-    offered: list[str]
 
 
 def change_of(told: Told) -> Change:
@@ -118,16 +119,26 @@ class Projector:
         self._client = client
         self._script = client.register_script(SCRIPT)
 
-    async def project(self, epoch: str, changes: Sequence[Change], offers: Sequence[list[Any]] = ()) -> Projected:
-        """Write a batch, all of it in one call; raises EpochChanged without having written anything."""
-        answer: Any = await self._script(
-            keys=[EPOCH, DEAD_LETTERS],
-            args=[epoch, msgspec.msgpack.encode(changes), msgspec.msgpack.encode(offers)],
-        )
+    async def project(self, epoch: str, changes: Sequence[Change], offers: Sequence[list[Any]] = ()) -> list[str]:
+        """Write a batch in as few calls as may be; the jobs whose hash was not there to be changed.
+
+        Raises EpochChanged if Redis has another epoch; what was written before it changed is gone with it.
+        """
+        calls = list(in_calls(changes))
+        more = list(in_calls(offers))
+        missing: list[str] = []
+        for blob in calls[:-1]:
+            missing += await self._call(epoch, blob, NOTHING)
+        missing += await self._call(epoch, calls[-1] if calls else NOTHING, more[0] if more else NOTHING)
+        for blob in more[1:]:
+            await self._call(epoch, NOTHING, blob)
+        return missing
+
+    async def _call(self, epoch: str, changes: bytes, offers: bytes) -> list[str]:
+        answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS], args=[epoch, changes, offers])
         if answer == b"EPOCH":
             raise EpochChanged
-        missing, offered = answer
-        return Projected([item.decode() for item in missing], [item.decode() for item in offered])
+        return [item.decode() for item in answer[0]]
 
     async def prepare(self, epoch: str, queues: Sequence[str]) -> None:
         """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest."""
@@ -144,6 +155,25 @@ class Projector:
                 await self._client.xgroup_create(stream, GROUP, id="0", mkstream=True)
             elif "BUSYGROUP" not in str(error):
                 raise
+
+
+def in_calls(items: Sequence[list[Any]]) -> Iterator[bytes]:
+    """A batch as msgpack arrays, each no larger than one call may be."""
+    some: list[bytes] = []
+    size = 0
+    for item in items:
+        encoded = _encode(item)
+        if some and (len(some) >= CALL_ITEMS or size + len(encoded) > CALL_BYTES):
+            yield _array(some)
+            some, size = [], 0
+        some.append(encoded)
+        size += len(encoded)
+    if some:
+        yield _array(some)
+
+
+def _array(encoded: list[bytes]) -> bytes:
+    return b"\xdd" + len(encoded).to_bytes(4, "big") + b"".join(encoded)
 
 
 def _hash(

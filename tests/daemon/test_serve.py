@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from tests.support.daemon import Jobd
 
-SERVICES = dict.fromkeys(("postgres", "valkey", "store", "stream", "relay", "engine", "reaper", "gateway"), "ready")
+SERVICES = dict.fromkeys(
+    ("postgres", "valkey", "store", "stream", "relay", "engine", "dispatcher", "reaper", "gateway"), "ready"
+)
 
 
 def test_first_start_becomes_ready_and_says_where(jobd: Callable[..., Jobd]) -> None:

@@ -41,7 +41,10 @@ def test_serves_on_servers_that_it_did_not_start(jobd: Callable[..., Jobd], fold
 
         status, body = daemon.get("/readyz")
 
-        assert (status, set(body["services"])) == (200, {"store", "stream", "relay", "engine", "reaper", "gateway"})
+        assert (status, set(body["services"])) == (
+            200,
+            {"store", "stream", "relay", "engine", "dispatcher", "reaper", "gateway"},
+        )
         assert daemon.addresses["DATABASE_URL"] == postgres_url
         assert not (daemon.data_dir / "postgres").exists()
         assert daemon.stop() == 0
