@@ -26,7 +26,9 @@ from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway, bind_listener, listener_url
+from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
+from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
 from jobd.store.postgres import Database
@@ -98,6 +100,7 @@ class Daemon:
         database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
         bell = Bell()
         engine = Engine(database, lambda: self._config, bell.ring)
+        reaper = Reaper(database, lambda: self._config, bell.ring)
         return [
             *tree,
             Spec(
@@ -120,14 +123,22 @@ class Daemon:
                 needed=False,
                 needs=("store", "stream"),
             ),
+            Spec(
+                name="raw_workers",
+                service=RawWorkers(engine, database, transport, lambda: self._config),
+                phase=Phase.FLUSH,
+                needed=False,
+                needs=("relay",),
+            ),
             Spec(name="engine", service=engine, phase=Phase.FLUSH),
+            Spec(name="leases", service=LeaseKeeper(engine, lambda: self._config), phase=Phase.FLUSH),
             Spec(
                 name="dispatcher",
                 service=Dispatcher(engine, database, transport, self._incarnation, lambda: self._config),
                 phase=Phase.INTAKE,
                 needs=("store",),
             ),
-            Spec(name="reaper", service=Reaper(database, lambda: self._config), phase=Phase.FLUSH, needs=("store",)),
+            Spec(name="reaper", service=reaper, phase=Phase.FLUSH, needs=("store",)),
             Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
         ]
 

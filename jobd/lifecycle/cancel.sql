@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: cancel_jobs
 -- A queued job is canceled; a running one is marked, and its holder is told at the next heartbeat. A final job, and one
 -- that is unknown, has no row back.
@@ -9,7 +11,7 @@ WITH moved AS (
         finished_at = CASE status WHEN 'queued' THEN clock($2) END,
         updated_at = clock($2), version = version + 1
     FROM unnest($1::uuid[]) AS a (job_id)
-    WHERE jobs.id = a.job_id AND jobs.status IN ('queued', 'running')
+    WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.status IN ('queued', 'running')
     RETURNING jobs.id, jobs.queue, jobs.status, jobs.version, jobs.updated_at
 ),
 told AS (

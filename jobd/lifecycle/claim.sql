@@ -1,3 +1,7 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` in a form for which the planner has no plan but to look up each x in the index.
+-- With `=` it may also walk through the whole table and search the batch for every row of it, which is what it does when
+-- the table was empty as it looked; and a session keeps its plan while the table grows.
+
 -- name: claim_jobs
 -- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
 -- A job without a row back is not to be had this way.
@@ -13,7 +17,7 @@ taken AS (
         attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
         started_at = coalesce(started_at, clock($7)), updated_at = clock($7)
     FROM asked a
-    WHERE jobs.id = a.job_id AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'queued'
+    WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'queued'
         AND jobs.run_after <= clock($7) AND NOT jobs.cancel_requested
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
@@ -33,7 +37,10 @@ leased AS (
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions)
-    SELECT min(updated_at), 'running', array_agg(id), array_agg(version) FROM taken HAVING count(*) > 0
+    SELECT
+        min(updated_at), CASE WHEN starts_with(owner_id, 'redis:') THEN 'taken' ELSE 'running' END,
+        array_agg(id), array_agg(version)
+    FROM taken GROUP BY 2
 ),
 counted AS (
     INSERT INTO queue_counts (queue, shard, queued, running)
@@ -67,7 +74,8 @@ taken AS (
         attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
         started_at = coalesce(started_at, clock($5)), updated_at = clock($5)
     FROM picked
-    WHERE jobs.id = picked.id AND jobs.status = 'queued' AND jobs.run_after <= clock($5) AND NOT jobs.cancel_requested
+    WHERE jobs.id = ANY (ARRAY[picked.id]) AND jobs.status = 'queued' AND jobs.run_after <= clock($5)
+        AND NOT jobs.cancel_requested
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at,
@@ -106,9 +114,10 @@ WITH asked AS MATERIALIZED (
 ),
 expired AS (
     DELETE FROM leases l USING asked a
-    WHERE l.resource_id = a.job_id AND l.lease_expires_at < clock($7)
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_expires_at < clock($7)
         AND EXISTS (
-            SELECT FROM jobs WHERE jobs.id = a.job_id AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'running'
+            SELECT FROM jobs
+            WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'running'
         )
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
@@ -137,7 +146,7 @@ moved AS (
         finished_at = CASE WHEN cancel_requested OR attempt_count >= max_attempts THEN clock($7) END,
         version = version + 1, updated_at = clock($7)
     FROM expired e
-    WHERE jobs.id = e.resource_id AND jobs.status = 'running'
+    WHERE jobs.id = ANY (ARRAY[e.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, jobs.status,
@@ -161,8 +170,10 @@ buried AS (
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
-    SELECT min(updated_at), status, array_agg(id), array_agg(version), array_agg(new_stream), array_agg(new_message)
-    FROM moved GROUP BY status
+    SELECT
+        min(updated_at), CASE WHEN status = 'running' AND starts_with(new_owner, 'redis:') THEN 'taken' ELSE status END,
+        array_agg(id), array_agg(version), array_agg(new_stream), array_agg(new_message)
+    FROM moved GROUP BY 2
 ),
 counted AS (
     INSERT INTO queue_counts (queue, shard, running, error, canceled)
@@ -184,4 +195,4 @@ FROM moved;
 -- Where the jobs stand that could not be claimed; one without a row is unknown here. Reads only.
 -- $1 job_ids uuid[]
 SELECT jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested
-FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = a.job_id;
+FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]);

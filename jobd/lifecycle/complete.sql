@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: complete_if_leased
 -- Ends each attempt whose token and attempt are current, and its job with it: done. The lease's expiry does not matter
 -- as long as nobody took it over. A job without a row back was not this caller's to finish.
@@ -9,7 +11,7 @@ WITH asked AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM leases l USING asked a
-    WHERE l.resource_id = a.job_id AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
         a.result, a.result_ref, a.outcome_hash
@@ -28,7 +30,7 @@ finished AS (
         status = 'done', result = f.result::jsonb, result_ref = f.result_ref, error = NULL,
         finished_at = clock($7), updated_at = clock($7), version = version + 1
     FROM freed f
-    WHERE jobs.id = f.resource_id AND jobs.status = 'running'
+    WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id, f.attempt_id, f.lease_token
 ),
@@ -52,5 +54,5 @@ SELECT
     a.job_id, a.attempt_id, attempts.lease_token, attempts.outcome, attempts.outcome_hash, attempts.number,
     jobs.status, jobs.attempt_no
 FROM unnest($1::uuid[], $2::uuid[]) AS a (job_id, attempt_id)
-JOIN attempts ON attempts.job_id = a.job_id AND attempts.attempt_id = a.attempt_id
-JOIN jobs ON jobs.id = a.job_id;
+JOIN attempts ON attempts.job_id = ANY (ARRAY[a.job_id]) AND attempts.attempt_id = a.attempt_id
+JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]);

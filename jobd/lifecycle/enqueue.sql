@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: enqueue_jobs
 -- Inserts new jobs up to each queue's limit; a job without a row back found its queue full.
 -- $1 ids uuid[], $2 tasks text[], $3 queues text[], $4 payloads text[], $5 priorities int[],
@@ -71,10 +73,10 @@ WITH asked AS MATERIALIZED (
 ),
 dropped AS (
     DELETE FROM idempotency_keys k USING asked a
-    WHERE k.principal = a.principal AND k.key = a.key AND a.job_id IS NULL
+    WHERE k.principal = ANY (ARRAY[a.principal]) AND k.key = a.key AND a.job_id IS NULL
 )
 UPDATE idempotency_keys k SET job_id = a.job_id FROM asked a
-WHERE k.principal = a.principal AND k.key = a.key AND a.job_id IS NOT NULL;
+WHERE k.principal = ANY (ARRAY[a.principal]) AND k.key = a.key AND a.job_id IS NOT NULL;
 
 -- name: lock_specs
 -- Makes those who ask for a twin of the same job wait for each other, until commit.

@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: fail_if_leased
 -- Ends each attempt whose token and attempt are current as failed. Its job is queued again after a backoff, or ends: in
 -- error (a dead letter) when it may not or cannot be tried again, canceled when that was asked for.
@@ -10,7 +12,7 @@ WITH asked AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM leases l USING asked a
-    WHERE l.resource_id = a.job_id AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
         a.error, a.retryable, a.jitter, a.outcome_hash
@@ -31,7 +33,7 @@ moved AS (
         END,
         error = f.error::jsonb, updated_at = clock($10), version = version + 1
     FROM freed f
-    WHERE jobs.id = f.resource_id AND jobs.status = 'running'
+    WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after,
         jobs.cancel_requested, f.retryable, f.stream, f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id,

@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: acquire_leases
 -- Takes each resource that is free or whose lease has expired; one without a row back is held by someone else.
 -- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 owner text, $4 ttl_s float8,
@@ -20,7 +22,7 @@ UPDATE leases l SET
     lease_expires_at = greatest(l.lease_expires_at, clock($6) + make_interval(secs => $5)),
     heartbeat_at = clock($6), claim_version = l.claim_version + 1
 FROM unnest($1::uuid[], $3::uuid[], $4::integer[]) AS a (resource_id, lease_token, claim_version)
-WHERE l.resource_id = a.resource_id AND l.resource_type = $2 AND l.lease_token = a.lease_token
+WHERE l.resource_id = ANY (ARRAY[a.resource_id]) AND l.resource_type = $2 AND l.lease_token = a.lease_token
     AND (a.claim_version IS NULL OR l.claim_version = a.claim_version)
 RETURNING
     l.resource_type, l.resource_id, l.owner_id, l.lease_token, l.claim_version, l.lease_expires_at, l.heartbeat_at;
@@ -29,5 +31,5 @@ RETURNING
 -- Gives up each lease whose token is current.
 -- $1 resource_ids uuid[] (in order), $2 resource_type text, $3 lease_tokens uuid[]
 DELETE FROM leases l USING unnest($1::uuid[], $3::uuid[]) AS a (resource_id, lease_token)
-WHERE l.resource_id = a.resource_id AND l.resource_type = $2 AND l.lease_token = a.lease_token
+WHERE l.resource_id = ANY (ARRAY[a.resource_id]) AND l.resource_type = $2 AND l.lease_token = a.lease_token
 RETURNING l.resource_id, l.lease_token;

@@ -1,15 +1,17 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: prune_jobs
 -- Deletes one small batch of jobs that finished before the cutoff, with all that belongs to them, and remembers their ids.
 -- $1 keep_s float8, $2 most int, $3 now timestamptz or null (tests only)
 WITH old AS MATERIALIZED (
-    SELECT id FROM jobs WHERE finished_at < clock($3) - make_interval(secs => $1)
+    SELECT id FROM jobs WHERE finished_at < (SELECT clock($3) - make_interval(secs => $1))
     LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ),
-pruned AS (DELETE FROM jobs USING old WHERE jobs.id = old.id AND jobs.finished_at IS NOT NULL
+pruned AS (DELETE FROM jobs USING old WHERE jobs.id = ANY (ARRAY[old.id]) AND jobs.finished_at IS NOT NULL
     RETURNING jobs.id, jobs.queue, jobs.status),
-without_attempts AS (DELETE FROM attempts USING pruned WHERE attempts.job_id = pruned.id),
-without_events AS (DELETE FROM event_log USING pruned WHERE event_log.job_id = pruned.id),
-unburied AS (DELETE FROM dead_letters USING pruned WHERE dead_letters.job_id = pruned.id),
+without_attempts AS (DELETE FROM attempts USING pruned WHERE attempts.job_id = ANY (ARRAY[pruned.id])),
+without_events AS (DELETE FROM event_log USING pruned WHERE event_log.job_id = ANY (ARRAY[pruned.id])),
+unburied AS (DELETE FROM dead_letters USING pruned WHERE dead_letters.job_id = ANY (ARRAY[pruned.id])),
 remembered AS (INSERT INTO gone_jobs (job_id, gone_at) SELECT id, clock($3) FROM pruned),
 counted AS (
     INSERT INTO queue_counts (queue, shard, done, error, canceled)
@@ -28,18 +30,18 @@ SELECT count(*) FROM pruned;
 -- $1 keep_gone_s float8, $2 most int, $3 now timestamptz or null (tests only)
 WITH keys AS (
     DELETE FROM idempotency_keys k USING (
-        SELECT principal, key FROM idempotency_keys WHERE expires_at < clock($3)
+        SELECT principal, key FROM idempotency_keys WHERE expires_at < (SELECT clock($3))
         ORDER BY expires_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
     ) old
-    WHERE k.principal = old.principal AND k.key = old.key AND k.expires_at < clock($3)
+    WHERE k.principal = ANY (ARRAY[old.principal]) AND k.key = old.key AND k.expires_at < clock($3)
     RETURNING 1
 ),
 gone AS (
     DELETE FROM gone_jobs g USING (
-        SELECT job_id FROM gone_jobs WHERE gone_at < clock($3) - make_interval(secs => $1)
+        SELECT job_id FROM gone_jobs WHERE gone_at < (SELECT clock($3) - make_interval(secs => $1))
         ORDER BY gone_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
     ) old
-    WHERE g.job_id = old.job_id
+    WHERE g.job_id = ANY (ARRAY[old.job_id])
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM keys) + (SELECT count(*) FROM gone);

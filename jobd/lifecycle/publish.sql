@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: select_for_publish
 -- The first jobs of each queue in the order in which they shall run: higher priority first, where a minute of waiting is
 -- worth a point. Paused queues have none. Reads only.
@@ -16,10 +18,10 @@ ORDER BY q.n, first.order_at, first.id;
 -- Gives jobs whose time has come their place in the queue, the longest due first.
 -- $1 most int, $2 now timestamptz or null (tests only)
 WITH due AS MATERIALIZED (
-    SELECT id FROM jobs WHERE due_at <= clock($2) ORDER BY due_at LIMIT $1::integer FOR UPDATE SKIP LOCKED
+    SELECT id FROM jobs WHERE due_at <= (SELECT clock($2)) ORDER BY due_at LIMIT $1::integer FOR UPDATE SKIP LOCKED
 )
 UPDATE jobs SET order_at = place(run_after, priority), due_at = NULL
-FROM due WHERE jobs.id = due.id AND jobs.status = 'queued' AND jobs.due_at IS NOT NULL
+FROM due WHERE jobs.id = ANY (ARRAY[due.id]) AND jobs.status = 'queued'
 RETURNING jobs.id AS job_id, jobs.queue;
 
 -- name: next_due_in

@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: read_jobs
 -- Whole jobs by id; one without a row is unknown, or gone if is_gone knows it. Reads only.
 -- $1 job_ids uuid[]
@@ -7,8 +9,8 @@ SELECT
     result_ref, error::text AS error, created_at, updated_at, started_at, finished_at,
     leases.owner_id AS lease_owner, leases.lease_expires_at
 FROM unnest($1::uuid[]) AS a (job_id)
-JOIN jobs ON jobs.id = a.job_id
-LEFT JOIN leases ON leases.resource_id = jobs.id;
+JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
+LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id]);
 
 -- name: read_attempts
 -- The closed attempts of a job and the open one, oldest first. Reads only.
@@ -22,7 +24,7 @@ ORDER BY number;
 -- name: is_gone
 -- Which of the ids were deleted by retention not long ago. Reads only.
 -- $1 job_ids uuid[]
-SELECT gone_jobs.job_id FROM unnest($1::uuid[]) AS a (job_id) JOIN gone_jobs ON gone_jobs.job_id = a.job_id;
+SELECT gone_jobs.job_id FROM unnest($1::uuid[]) AS a (job_id) JOIN gone_jobs ON gone_jobs.job_id = ANY (ARRAY[a.job_id]);
 
 -- name: list_jobs
 -- One page of jobs, newest first, out of a bounded stretch of the table, so that a rare status costs no more than a common

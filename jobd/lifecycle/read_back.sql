@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: read_back_claims
 -- The claims that stand for these jobs and owners: what came of a claim whose answer was lost. Reads only.
 -- $1 job_ids uuid[], $2 owners text[]
@@ -6,10 +8,10 @@ SELECT
     jobs.attempt_count, jobs.max_attempts, l.lease_token, l.lease_expires_at, jobs.timeout_s, jobs.ttl_s, l.owner_id,
     l.stream, l.message_id
 FROM unnest($1::uuid[], $2::text[]) AS a (job_id, owner_id)
-JOIN leases l ON l.resource_id = a.job_id AND l.owner_id = a.owner_id
-JOIN jobs ON jobs.id = a.job_id AND jobs.status = 'running';
+JOIN leases l ON l.resource_id = ANY (ARRAY[a.job_id]) AND l.owner_id = a.owner_id
+JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]) AND jobs.status = 'running';
 
 -- name: read_back_jobs
 -- Which of the jobs are there: what came of an enqueue whose answer was lost. Reads only.
 -- $1 job_ids uuid[]
-SELECT jobs.id FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = a.job_id;
+SELECT jobs.id FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]);

@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: reap_expired
 -- Ends the attempts of holders that fell silent: one page, skipping what others are just working on. Each stays charged;
 -- its job is queued again after a backoff, or ends in error or canceled. The guard stands again in the delete, which is
@@ -11,7 +13,7 @@ WITH overdue AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM leases l USING overdue o
-    WHERE l.resource_id = o.resource_id AND l.attempt_id = o.attempt_id
+    WHERE l.resource_id = ANY (ARRAY[o.resource_id]) AND l.attempt_id = o.attempt_id
         AND l.lease_expires_at < clock($6)
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.lease_expires_at, l.stream,
@@ -35,7 +37,7 @@ moved AS (
         END,
         updated_at = clock($6), version = version + 1
     FROM freed f
-    WHERE jobs.id = f.resource_id AND jobs.status = 'running'
+    WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, f.stream,
         f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.lease_expires_at

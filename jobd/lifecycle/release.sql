@@ -1,3 +1,5 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
 -- name: release_if_leased
 -- Hands each job whose token and attempt are current back to the queue, in its old place and without charging the
 -- attempt; a job that was to be canceled ends instead.
@@ -7,7 +9,7 @@ WITH asked AS MATERIALIZED (
 ),
 freed AS (
     DELETE FROM leases l USING asked a
-    WHERE l.resource_id = a.job_id AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id
 ),
@@ -20,7 +22,7 @@ moved AS (
         finished_at = CASE WHEN cancel_requested THEN clock($4) END,
         updated_at = clock($4), version = version + 1
     FROM freed f
-    WHERE jobs.id = f.resource_id AND jobs.status = 'running'
+    WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after, f.stream,
         f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at

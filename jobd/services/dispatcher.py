@@ -1,38 +1,34 @@
-"""The dispatcher: one reader per node brings jobs to whoever waits for them, and keeps the leases of what runs here.
+"""The dispatcher: one reader per node brings jobs to whoever waits for them.
 
 Callers (in-process slots, HTTP long polls) say which queues they serve, in order of preference, and wait. The reader
 takes no more messages than there are callers, claims them in one batch, and hands each job to its caller. A message is
 only a hint: what is stale, doubled or foreign claims nothing and is acknowledged away; only its id is believed.
 
 While Redis is away the same callers are served from Postgres directly, at most `POLL_S` late.
-
-Leases of jobs that run in this process are renewed together, one statement for all. A holder is told at once when its
-lease is lost, when it could not be renewed in time by this process's own clock, or when its job is to be canceled. A
-job whose caller has gone when it arrives is handed back uncharged.
+A job whose caller has gone when it arrives is handed back uncharged.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import anyio
 import redis.asyncio
 import redis.exceptions
 
 from jobd.errors import JobdError, ServerDown
-from jobd.job.model import LeaseLost, NotClaimable
+from jobd.job.model import NotClaimable
 from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
-from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.report import Held
-from jobd.stream.keys import EPOCH, GROUP, stream_of
+from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
+from jobd.stream.message import read_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
 
     from jobd.config import Config
     from jobd.engine import Engine
@@ -43,35 +39,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: jobd's own consumers, as opposed to raw workers.
-CONSUMER_PREFIX = "jobd-"
 #: How long one read waits for a message, and how often Postgres is asked while Redis is away.
 BLOCK_S = 1.0
 POLL_S = 0.25
 MOST_AT_ONCE = 500
 #: A message of an unknown job may be ahead of a standby that became the primary: it gets so many chances.
 UNKNOWN_TRIES = 3
-#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
-MARGIN = 0.1
 #: How often messages are looked for that a dead node has left pending.
 TAKEOVER_S = 10.0
-
-
-class Hold:
-    """A claimed job in the hands of a holder in this process."""
-
-    def __init__(self, job: ClaimedJob, renewed_at: float) -> None:
-        self.job = job
-        #: Set when the lease is lost: stop at once and write nothing more.
-        self.lost = anyio.Event()
-        #: Set when the job is to be canceled.
-        self.cancel = anyio.Event()
-        self.renewed_at = renewed_at
-
-    @property
-    def held(self) -> Held:
-        job = self.job
-        return Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
 
 
 class _Caller:
@@ -88,7 +63,9 @@ class _Message:
     def __init__(self, queue: str, message_id: str, fields: dict[bytes, bytes]) -> None:
         self.queue = queue
         self.message_id = message_id
-        self.job_id, self.enqueue_id = _read(fields)
+        read = read_message(fields)
+        self.job_id: UUID | None = read[0] if read is not None else None
+        self.enqueue_id = read[1] if read is not None else 0
         self.tries = 0
 
 
@@ -105,7 +82,6 @@ class Dispatcher:
         self._called = anyio.Event()
         #: Messages that were read and have no caller now.
         self._spare: list[_Message] = []
-        self._holds: dict[UUID, Hold] = {}
         #: A connection of its own for reads that wait, so that nothing else waits behind them.
         self._reader: redis.asyncio.Redis | None = None
         self._reader_id = 0
@@ -133,15 +109,6 @@ class Dispatcher:
                 self._callers.remove(caller)
         return caller.jobs
 
-    def hold(self, job: ClaimedJob) -> Hold:
-        """Keep this job's lease alive until it is let go."""
-        hold = Hold(job, time.monotonic())
-        self._holds[job.attempt_id] = hold
-        return hold
-
-    def let_go(self, hold: Hold) -> None:
-        self._holds.pop(hold.job.attempt_id, None)
-
     # -- running -----------------------------------------------------------------------------------------------
 
     async def run(self, handle: Handle) -> None:
@@ -153,7 +120,6 @@ class Dispatcher:
 
     async def _run(self, handle: Handle) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._renew_leases)
             tasks.start_soon(self._take_over_pending)
             tasks.start_soon(self._stop_reading, handle)
             handle.ready()
@@ -198,6 +164,13 @@ class Dispatcher:
     async def _read(self) -> list[_Message]:
         """As many messages as callers want: what they like best first, and if there is none, whatever comes first."""
         found, self._spare = self._spare, []
+        try:
+            return await self._read_for_callers(found)
+        except BaseException:
+            self._spare = found
+            raise
+
+    async def _read_for_callers(self, found: list[_Message]) -> list[_Message]:
         ranks = max(len(caller.queues) for caller in self._callers)
         unserved = list(self._callers)
         for message in found:
@@ -337,34 +310,6 @@ class Dispatcher:
             await self._transport.client.xack(stream, GROUP, *ids)
             await self._transport.client.xdel(stream, *ids)
 
-    # -- leases ------------------------------------------------------------------------------------------------
-
-    async def _renew_leases(self) -> None:
-        while True:
-            leases = self._config().leases
-            await anyio.sleep(leases.heartbeat_s / 2 if self._holds else leases.heartbeat_s / 4)
-            due = [hold for hold in self._holds.values() if not hold.lost.is_set()]
-            if due:
-                await self._renew(due, leases.ttl_s)
-
-    async def _renew(self, holds: Sequence[Hold], ttl_s: float) -> None:
-        """One renewal for all. Whoever could not be renewed by its own clock has lost, whatever the answer will be."""
-        sent_at = time.monotonic()
-        beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
-        answers: Sequence[Renewal | LeaseLost | Exception] = []
-        with anyio.move_on_after(ttl_s * (1 - MARGIN) / 2):
-            answers = await self._engine.heartbeat(beats)
-        for hold, answer in zip(holds, answers, strict=False):
-            if isinstance(answer, Renewal):
-                hold.renewed_at = sent_at
-                if answer.cancel_requested:
-                    hold.cancel.set()
-            elif isinstance(answer, LeaseLost):
-                hold.lost.set()
-        for hold in holds:
-            if time.monotonic() - hold.renewed_at > ttl_s * (1 - MARGIN):
-                hold.lost.set()
-
     # -- what dead nodes left ------------------------------------------------------------------------------------
 
     async def _take_over_pending(self) -> None:
@@ -381,16 +326,20 @@ class Dispatcher:
 
     async def _left_pending(self, queue: str) -> list[_Message]:
         stream, idle_ms = stream_of(queue), int(self._config().leases.ttl_s * 1500)
-        found: list[_Message] = []
-        cursor: Any = "0-0"
-        while True:
-            cursor, entries, *_ = await self._transport.client.xautoclaim(
-                stream, GROUP, self.consumer, min_idle_time=idle_ms, start_id=cursor, count=100
-            )
-            messages = [_Message(queue, message_id.decode(), fields or {}) for message_id, fields in entries]
-            found += await self._that_can_be_had(messages)
-            if cursor in (b"0-0", "0-0"):
-                return found
+        pending: Any = await self._transport.client.xpending_range(
+            stream, GROUP, min="-", max="+", count=MOST_AT_ONCE, idle=idle_ms
+        )
+        # A raw worker's messages are its own, however long it takes; only jobd's consumers die with their process.
+        left = [
+            entry["message_id"]
+            for entry in pending
+            if entry["consumer"].startswith(CONSUMER_PREFIX.encode()) and entry["consumer"] != self.consumer.encode()
+        ]
+        if not left:
+            return []
+        entries: Any = await self._transport.client.xclaim(stream, GROUP, self.consumer, idle_ms, left)
+        messages = [_Message(queue, message_id.decode(), fields or {}) for message_id, fields in entries]
+        return await self._that_can_be_had(messages)
 
     async def _that_can_be_had(self, messages: Sequence[_Message]) -> list[_Message]:
         """Without those whose job a live holder has: their message is settled when the job is."""
@@ -407,12 +356,3 @@ def _without_one_that_serves(callers: list[_Caller], queue: str) -> list[_Caller
         if queue in caller.queues:
             return callers[:n] + callers[n + 1 :]
     return callers
-
-
-def _read(fields: dict[bytes, bytes]) -> tuple[UUID | None, int]:
-    """The id that a message speaks of; None for anything that is not one. Nothing else in it is believed."""
-    try:
-        job_id, enqueue_id = UUID(fields[b"job_id"].decode("ascii")), int(fields.get(b"enqueue_id", b"1")[:20])
-    except (KeyError, ValueError):  # UnicodeDecodeError is one
-        return None, 0
-    return (job_id, enqueue_id) if 0 <= enqueue_id < 1 << 31 else (None, 0)

@@ -36,9 +36,12 @@ LAG_S = 10.0
 
 
 class Reaper:
-    def __init__(self, database: Database, config: Callable[[], Config]) -> None:
+    def __init__(
+        self, database: Database, config: Callable[[], Config], on_commit: Callable[[], None] = lambda: None
+    ) -> None:
         self._database = database
         self._config = config
+        self._on_commit = on_commit
         self._watch: Watch | None = None
 
     async def run(self, handle: Handle) -> None:
@@ -47,6 +50,8 @@ class Reaper:
         while not handle.stop.is_set():
             with translated(self._database.url):
                 counts = await self.run_once()
+            if counts.total:
+                self._on_commit()
             self._tell(counts)
             handle.beat()
             if counts.total < PAGE:

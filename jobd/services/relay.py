@@ -13,23 +13,21 @@ knows; when Redis does not have it, the epoch is raised and every live job is to
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
 from jobd.lifecycle.publish import next_due_in, promote_due, select_for_publish
 from jobd.lifecycle.read import read_jobs
+from jobd.store.leader import leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import stream_of
 from jobd.stream.project import EpochChanged, Projector, change_of, change_of_job, change_of_live, offer_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from uuid import UUID
 
     from jobd.bell import Bell
@@ -44,7 +42,6 @@ log = logging.getLogger(__name__)
 
 #: "relay" in ASCII, as a key for the session lock.
 LEADER_KEY = 0x72656C6179
-STAND_BY_S = 1.0
 #: How long it may sleep though nobody rings: a ring from another node may be lost, a job may not.
 TICK_S = 1.0
 #: How often it looks whether the streams still hold what it put there.
@@ -53,7 +50,7 @@ SWEEP_S = 5.0
 COMMITS = 100
 PAGE = 500
 #: Events after which a job is no longer an unclaimed message in its stream.
-LEAVES_THE_STREAM = frozenset({"running", "requeued", "done", "error", "canceled"})
+LEAVES_THE_STREAM = frozenset({"running", "taken", "requeued", "done", "error", "canceled"})
 
 
 class Relay:
@@ -73,7 +70,7 @@ class Relay:
     async def run(self, handle: Handle) -> None:
         handle.ready()
         with translated(self._database.url), redis_connection.translated(self._transport.url):
-            async with self._leading(handle) as session:
+            async with leading(self._database, LEADER_KEY, handle) as session:
                 if session is None:
                     return
                 self._offered = {queue: set() for queue in self._config().queues}
@@ -187,21 +184,3 @@ class Relay:
             await self._start_anew(session)
             lacking = []
         self._lacking = lacking
-
-    # -- one at a time -----------------------------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def _leading(self, handle: Handle) -> AsyncIterator[Connection | None]:
-        """A session that holds the relay's lock; None if asked to stop while standing by."""
-        async with self._database.pool.acquire() as session:
-            while not await session.fetchval("SELECT pg_try_advisory_lock($1)", LEADER_KEY):
-                handle.beat()
-                with anyio.move_on_after(STAND_BY_S):
-                    await handle.stop.wait()
-                    yield None
-                    return
-            try:
-                yield session
-            finally:
-                with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-                    await session.fetchval("SELECT pg_advisory_unlock($1)", LEADER_KEY)

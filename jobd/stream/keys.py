@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 GROUP = "workers"
 DEFAULT_QUEUE = "default"
 DEAD_LETTERS = "jobs:dlq"
+#: jobd's own consumers, as opposed to raw workers.
+CONSUMER_PREFIX = "jobd-"
 
 #: Which filling of this Redis Postgres knows of; see project.lua.
 EPOCH = "jobd:epoch"

@@ -9,9 +9,9 @@
 --            fields    name, value, name, value ... of the hash
 --            whole     the fields are the whole hash, so it may be made; else it must be there
 --            event_id  "{attempt}-*": a cursor that grows with the attempts and does not ask Redis' clock
---            event     { type, ts, step, data }
+--            event     { type, ts, step, data }; no type: no event
 --            ack_*     the message that this settles, or ""
---            dead      1: announced in jobs:dlq
+--            dead      1: announced in jobs:dlq; 2: applied whatever the version, to put right what a zombie wrote
 -- ARGV[3]  msgpack: offers, each { job_id, stream, task, payload, enqueue_id }
 -- returns  { missing ids }: jobs whose hash was not there to be changed
 --
@@ -49,18 +49,23 @@ local function add_event(key, id, event)
     end
 end
 
+local ENDS = { done = true, error = true, canceled = true }
 local missing = {}
 
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
     local id, version, whole, fields, ttl_s, event_id, event, ack_stream, ack_id, dead = unpack(change)
     local key = 'job:' .. id
-    local seen = unobstructed(key, 'HGET', key, 'jobd_version')
+    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status')
+    local seen, status = known[1], known[2]
     if not seen and not whole then
         missing[#missing + 1] = id
-    elseif not seen or tonumber(seen) < version then
+    elseif not seen or tonumber(seen) < version or dead == 2 then
         redis.call('HSET', key, 'jobd_version', version, unpack(fields))
         redis.call('EXPIRE', key, ttl_s)
-        add_event(key .. ':events', event_id, event)
+        -- A raw worker has written its end itself, event and all; there is only one end.
+        if event[1] ~= '' and not (ENDS[event[1]] and status == event[1]) then
+            add_event(key .. ':events', event_id, event)
+        end
         redis.call('EXPIRE', key .. ':events', ttl_s)
         if dead == 1 then
             redis.call('XADD', KEYS[2], '*', 'job_id', id, 'ts', event[2], 'data', event[4])

@@ -26,6 +26,7 @@ SCRIPT = files("jobd.stream").joinpath("project.lua").read_text("utf-8")
 _STATUS = {
     "queued": "queued",
     "running": "running",
+    "taken": "running",
     "requeued": "queued",
     "done": "done",
     "error": "error",
@@ -36,6 +37,7 @@ _STATUS = {
 _EVENT = {
     "queued": ("queued", "gateway.enqueue"),
     "running": ("running", "worker.start"),
+    "taken": ("", ""),  # the raw worker says so itself, in hash and event
     "requeued": ("queued", "jobd.requeue"),
     "done": ("done", "worker.done"),
     "error": ("error", "worker.error"),
@@ -64,7 +66,9 @@ def change_of(told: Told) -> Change:
     kind, step = _EVENT[told.event]
     whole = told.event == "queued"
     fields = ["status", status, "updated_ts", ts]
-    if whole:
+    if told.event == "taken":
+        fields = []
+    elif whole:
         fields = _hash(job_id, told.task, told.payload, status, told.created_ts, told.ts, told.ttl_s)
     elif told.event == "done":
         fields += ["result", told.result or "", "error", ""]

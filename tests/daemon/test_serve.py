@@ -21,7 +21,20 @@ if TYPE_CHECKING:
     from tests.support.daemon import Jobd
 
 SERVICES = dict.fromkeys(
-    ("postgres", "valkey", "store", "stream", "relay", "engine", "dispatcher", "reaper", "gateway"), "ready"
+    (
+        "postgres",
+        "valkey",
+        "store",
+        "stream",
+        "relay",
+        "raw_workers",
+        "engine",
+        "leases",
+        "dispatcher",
+        "reaper",
+        "gateway",
+    ),
+    "ready",
 )
 
 

@@ -159,7 +159,7 @@ async def test_caller_that_went_away_gives_its_job_back_uncharged(quick: Node) -
 async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None:
     await quick.enqueue()
     (got,) = await take(quick)
-    hold = quick.dispatcher.hold(got)
+    hold = quick.leases.hold(got)
 
     await anyio.sleep(1.5)  # longer than a lease
     kept = not hold.lost.is_set()
@@ -177,7 +177,7 @@ async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None
 async def test_holder_is_told_to_cancel(quick: Node) -> None:
     await quick.enqueue()
     (got,) = await take(quick)
-    hold = quick.dispatcher.hold(got)
+    hold = quick.leases.hold(got)
 
     await quick.engine.cancel([got.job_id])
 

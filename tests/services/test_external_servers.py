@@ -43,7 +43,7 @@ def test_serves_on_servers_that_it_did_not_start(jobd: Callable[..., Jobd], fold
 
         assert (status, set(body["services"])) == (
             200,
-            {"store", "stream", "relay", "engine", "dispatcher", "reaper", "gateway"},
+            {"store", "stream", "relay", "raw_workers", "engine", "leases", "dispatcher", "reaper", "gateway"},
         )
         assert daemon.addresses["DATABASE_URL"] == postgres_url
         assert not (daemon.data_dir / "postgres").exists()

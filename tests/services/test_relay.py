@@ -189,6 +189,7 @@ async def test_jobs_are_accepted_and_finished_while_redis_is_away(shared_postgre
             finished = [await node.done(await node.claim(job)) for job in jobs[:3]]
             with servers.valkey(folder):
                 await eventually(node.outbox_is_empty, 20)
+                await eventually(lambda: node.redis.xlen("jobs:stream"), 10)
                 statuses = [(await node.hash_of(job.id))["status"] for job in (before, *jobs)]
                 offered = {message["job_id"] for message in await messages(node)}
 
@@ -203,5 +204,8 @@ async def test_second_relay_stands_by_and_takes_over(small: Node) -> None:
         jobs = [await small.enqueue(), await second.enqueue()]
         await eventually(small.outbox_is_empty)
 
-        assert {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
+        async def both_are_offered() -> bool:
+            return {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
+
+        await eventually(both_are_offered)
         assert [len(await small.events_of(job.id)) for job in jobs] == [1, 1]

@@ -19,7 +19,10 @@ from jobd.lifecycle.fail import Failure
 from jobd.notify import Notifier
 from jobd.service import Phase, Spec
 from jobd.services.dispatcher import Dispatcher
+from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
+from jobd.services.raw_workers import RawWorkers
+from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
@@ -40,6 +43,9 @@ class Node:
         self.transport = Transport(redis_url)
         self.engine = Engine(self.database, lambda: self.config, self.bell.ring)
         self.relay = Relay(self.database, self.transport, self.bell, lambda: self.config)
+        self.raw_workers = RawWorkers(self.engine, self.database, self.transport, lambda: self.config)
+        self.reaper = Reaper(self.database, lambda: self.config, self.bell.ring)
+        self.leases = LeaseKeeper(self.engine, lambda: self.config)
         self.dispatcher = Dispatcher(self.engine, self.database, self.transport, new_id(), lambda: self.config)
         #: A client of the test's own, answering with text.
         self.redis: Any = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
@@ -52,7 +58,10 @@ class Node:
                 Spec(name="store", service=StoreLink(self.database, 6), phase=Phase.FLUSH),
                 Spec(name="stream", service=StreamLink(self.transport), phase=Phase.FLUSH, needed=False),
                 Spec(name="relay", service=self.relay, phase=Phase.FLUSH, needed=False, needs=("store", "stream")),
+                Spec(name="raw_workers", service=self.raw_workers, phase=Phase.FLUSH, needed=False, needs=("relay",)),
+                Spec(name="reaper", service=self.reaper, phase=Phase.FLUSH, needs=("store",)),
                 Spec(name="engine", service=self.engine, phase=Phase.FLUSH),
+                Spec(name="leases", service=self.leases, phase=Phase.FLUSH),
                 Spec(name="dispatcher", service=self.dispatcher, phase=Phase.INTAKE, needs=("store",)),
             ],
             notifier=Notifier({}),

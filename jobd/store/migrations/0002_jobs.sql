@@ -121,7 +121,10 @@ CREATE TABLE jobd.attempts (
 CREATE TABLE jobd.outbox (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL,
-    event text NOT NULL CHECK (event IN ('queued', 'running', 'requeued', 'done', 'error', 'canceled', 'cancel_requested')),
+    -- 'taken': running, in the hands of a worker that tells so itself
+    event text NOT NULL CHECK (
+        event IN ('queued', 'running', 'taken', 'requeued', 'done', 'error', 'canceled', 'cancel_requested')
+    ),
     job_ids uuid[] NOT NULL,
     versions integer[] NOT NULL,
     -- The messages that brought the jobs, to be acknowledged; null where there was none.

@@ -1,0 +1,93 @@
+"""Keeps the leases of the jobs that run in this process: all renewed together, one statement for all of them.
+
+A holder is told at once when its lease is lost, when it could not be renewed in time by this process's own clock, or
+when its job is to be canceled. While jobd drains this is among the last to stop: who finishes a job needs its lease.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.job.model import LeaseLost
+from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.lifecycle.report import Held
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from jobd.config import Config
+    from jobd.engine import Engine
+    from jobd.lifecycle.claim import ClaimedJob
+    from jobd.service import Handle
+
+#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
+MARGIN = 0.1
+#: How often it looks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
+LOOK = 0.25
+
+
+class Hold:
+    """A claimed job in the hands of a holder in this process."""
+
+    def __init__(self, job: ClaimedJob, renewed_at: float) -> None:
+        self.job = job
+        #: Set when the lease is lost: stop at once and write nothing more.
+        self.lost = anyio.Event()
+        #: Set when the job is to be canceled.
+        self.cancel = anyio.Event()
+        self.renewed_at = renewed_at
+
+    @property
+    def held(self) -> Held:
+        job = self.job
+        return Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
+
+
+class LeaseKeeper:
+    def __init__(self, engine: Engine, config: Callable[[], Config]) -> None:
+        self._engine = engine
+        self._config = config
+        self._holds: dict[UUID, Hold] = {}
+
+    def hold(self, job: ClaimedJob) -> Hold:
+        """Keep this job's lease alive until it is let go."""
+        hold = Hold(job, time.monotonic())
+        self._holds[job.attempt_id] = hold
+        return hold
+
+    def let_go(self, hold: Hold) -> None:
+        self._holds.pop(hold.job.attempt_id, None)
+
+    async def run(self, handle: Handle) -> None:
+        handle.ready()
+        while not handle.stop.is_set():
+            leases = self._config().leases
+            with anyio.move_on_after(leases.heartbeat_s * LOOK):
+                await handle.stop.wait()
+            handle.beat()
+            due_before = time.monotonic() - leases.heartbeat_s * (1 - LOOK)
+            due = [hold for hold in self._holds.values() if hold.renewed_at < due_before and not hold.lost.is_set()]
+            if due:
+                await self._renew(due, leases.ttl_s)
+
+    async def _renew(self, holds: Sequence[Hold], ttl_s: float) -> None:
+        """One renewal for all. Whoever could not be renewed by its own clock has lost, whatever the answer will be."""
+        sent_at = time.monotonic()
+        beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
+        answers: Sequence[Renewal | LeaseLost | Exception] = []
+        with anyio.move_on_after(ttl_s * (1 - MARGIN) / 2):
+            answers = await self._engine.heartbeat(beats)
+        for hold, answer in zip(holds, answers, strict=False):
+            if isinstance(answer, Renewal):
+                hold.renewed_at = sent_at
+                if answer.cancel_requested:
+                    hold.cancel.set()
+            elif isinstance(answer, LeaseLost):
+                hold.lost.set()
+        for hold in holds:
+            if time.monotonic() - hold.renewed_at > ttl_s * (1 - MARGIN):
+                hold.lost.set()

@@ -1,0 +1,240 @@
+"""The relay, inward: workers that speak only Redis become holders of normal leases in Postgres.
+
+Such a worker reads a stream as a consumer of the group, writes the job's hash and events, and acknowledges. What it
+does is seen from outside, a few times a second:
+
+    its message is pending          a claim, owner `redis:{consumer}`, with a lease like any other
+    hash or events move             a heartbeat
+    hash says done, error, canceled the final state, carried into Postgres
+    nothing moves                   nothing: the lease ends and the reaper does what it does for anyone
+
+A worker that has lost its job is a zombie. What it still writes is put right from Postgres for a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from redis.exceptions import ResponseError
+
+from jobd.errors import JobdError
+from jobd.job.model import LeaseLost
+from jobd.lifecycle.claim import Ask, ClaimedJob
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.fail import Failure
+from jobd.lifecycle.heartbeat import Beat
+from jobd.lifecycle.read import read_jobs
+from jobd.lifecycle.read_back import claims_that_stand
+from jobd.store.leader import leading
+from jobd.store.postgres import translated
+from jobd.stream import connection as redis_connection
+from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
+from jobd.stream.message import read_message
+from jobd.stream.project import EpochChanged, Projector, change_of_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from jobd.config import Config
+    from jobd.engine import Engine
+    from jobd.service import Handle
+    from jobd.store.postgres import Connection, Database
+    from jobd.stream.connection import Transport
+
+log = logging.getLogger(__name__)
+
+SCRIPT = files("jobd.stream").joinpath("foreign.lua").read_text("utf-8")
+LEADER_KEY = 0x726177  # "raw"
+LOOK_S = 0.25
+#: While no raw worker is about, looking costs more than it brings.
+IDLE_LOOK_S = 1.0
+MOST = 1000
+#: How long what a zombie writes is put right, in lease times.
+ZOMBIE_LEASES = 10
+UNREADABLE = '{"code": "bad_error", "message": "the worker wrote an error that is not JSON", "retryable": false}'
+
+
+class _Raw:
+    """A message in the hands of a raw worker."""
+
+    def __init__(self, stream: str, message_id: str, job: ClaimedJob) -> None:
+        self.stream = stream
+        self.message_id = message_id
+        self.job = job
+        #: What its hash and events showed when they last moved.
+        self.signs: tuple[object, ...] = ()
+
+
+class RawWorkers:
+    def __init__(self, engine: Engine, database: Database, transport: Transport, config: Callable[[], Config]) -> None:
+        self._engine = engine
+        self._database = database
+        self._transport = transport
+        self._config = config
+        self._held: dict[tuple[str, str], _Raw] = {}
+        #: Jobs that raw workers have lost, and until when they are watched.
+        self._zombies: dict[UUID, float] = {}
+
+    async def run(self, handle: Handle) -> None:
+        handle.ready()
+        with translated(self._database.url), redis_connection.translated(self._transport.url):
+            async with leading(self._database, LEADER_KEY, handle) as session:
+                self._held, self._zombies = {}, {}
+                while session is not None and not handle.stop.is_set():
+                    await self.run_once(session)
+                    handle.beat()
+                    with anyio.move_on_after(LOOK_S if self._held or self._zombies else IDLE_LOOK_S):
+                        await handle.stop.wait()
+
+    async def run_once(self, session: Connection) -> None:
+        for queue in self._config().queues:
+            await self._meet_new_ones(session, stream_of(queue))
+        if self._held:
+            await self._look_at_hashes()
+        if self._zombies:
+            await self._put_right(session)
+
+    # -- claims ------------------------------------------------------------------------------------------------
+
+    async def _meet_new_ones(self, session: Connection, stream: str) -> None:
+        """Claim for each message that a raw worker has in hand, or has had: a quick one is done before we look."""
+        client = self._transport.client
+        try:
+            consumers: Any = await client.xinfo_consumers(stream, GROUP)
+            if all(consumer["name"].startswith(CONSUMER_PREFIX.encode()) for consumer in consumers):
+                return
+            found: Any = await client.register_script(SCRIPT)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, MOST])
+        except ResponseError as error:
+            log.debug("no raw workers on %s: %s", stream, error)  # the stream is being made anew
+            return
+        asks: list[Ask] = []
+        for message_id, consumer, job_id, enqueue_id in found:
+            if (stream, message_id.decode()) in self._held:
+                continue
+            message = read_message({b"job_id": job_id, b"enqueue_id": enqueue_id})
+            if message is None:
+                await self._settle(stream, message_id.decode())
+                continue
+            owner = f"redis:{consumer.decode('utf-8', 'replace') or 'acknowledged'}"
+            asks.append(
+                Ask(
+                    job_id=message[0],
+                    enqueue_id=message[1],
+                    owner_id=owner,
+                    stream=stream,
+                    message_id=message_id.decode(),
+                )
+            )
+        if asks:
+            await self._claim(session, asks)
+
+    async def _claim(self, session: Connection, asks: Sequence[Ask]) -> None:
+        """A claim that stands already is this worker's own, from before jobd was restarted."""
+        standing = await claims_that_stand(session, asks)
+        for ask, answer in zip(asks, await self._engine.claim(asks), strict=True):
+            job = standing.get(ask.job_id) if not isinstance(answer, ClaimedJob) else answer
+            if job is not None and ask.stream is not None and ask.message_id is not None:
+                self._held[ask.stream, ask.message_id] = _Raw(ask.stream, ask.message_id, job)
+            elif not isinstance(answer, Exception) and ask.stream is not None and ask.message_id is not None:
+                log.info("raw worker %s has a message of a job that is not to be had", ask.owner_id)
+                self._watch_zombie(ask.job_id)
+                await self._settle(ask.stream, ask.message_id)
+
+    async def _settle(self, stream: str, message_id: str) -> None:
+        await self._transport.client.xack(stream, GROUP, message_id)
+        await self._transport.client.xdel(stream, message_id)
+
+    # -- heartbeats and ends -----------------------------------------------------------------------------------
+
+    async def _look_at_hashes(self) -> None:
+        raws = list(self._held.values())
+        pipeline = self._transport.client.pipeline(transaction=False)
+        for raw in raws:
+            pipeline.hmget(job_key(raw.job.job_id), ["status", "updated_ts", "result", "error"])
+            pipeline.xrevrange(events_key(raw.job.job_id), count=1)
+        answers = await pipeline.execute(raise_on_error=False)
+        moving: list[_Raw] = []
+        for n, raw in enumerate(raws):
+            fields, newest = answers[2 * n], answers[2 * n + 1]
+            if isinstance(fields, Exception):
+                continue
+            status, updated_ts, result, error = (_text(field) for field in fields)
+            if status in ("done", "error", "canceled"):
+                await self._end(raw, status, result, error)
+                continue
+            signs = (updated_ts, newest[0][0] if newest and not isinstance(newest, Exception) else None)
+            if signs != raw.signs:
+                raw.signs = signs
+                moving.append(raw)
+        if moving:
+            await self._beat(moving)
+
+    async def _end(self, raw: _Raw, status: str, result: str, error: str) -> None:
+        job = raw.job
+        proof = {"job_id": job.job_id, "attempt_id": job.attempt_id, "lease_token": job.lease_token}
+        try:
+            if status == "done":
+                answer: Any = await self._engine.complete(Completion(**proof, result=_json(result)))  # type: ignore[arg-type]  # ids
+            else:
+                if status == "canceled":
+                    await self._engine.cancel([job.job_id])
+                report = Failure(**proof, error=_json(error) or UNREADABLE, retryable=False)  # type: ignore[arg-type]  # ids
+                answer = await self._engine.fail(report)
+        except JobdError as failure:
+            log.debug("the end of %s is told later: %s", job.job_id, failure)
+            return
+        del self._held[raw.stream, raw.message_id]
+        if not answer.ok:
+            self._watch_zombie(job.job_id)
+
+    async def _beat(self, raws: Sequence[_Raw]) -> None:
+        beats = [Beat(job_id=raw.job.job_id, lease_token=raw.job.lease_token) for raw in raws]
+        for raw, answer in zip(raws, await self._engine.heartbeat(beats), strict=True):
+            if isinstance(answer, LeaseLost):
+                del self._held[raw.stream, raw.message_id]
+                self._watch_zombie(raw.job.job_id)
+
+    # -- zombies -----------------------------------------------------------------------------------------------
+
+    def _watch_zombie(self, job_id: UUID) -> None:
+        self._zombies[job_id] = time.monotonic() + ZOMBIE_LEASES * self._config().leases.ttl_s
+
+    async def _put_right(self, session: Connection) -> None:
+        """Where the hash of a lost job says something else than Postgres, Postgres is told again."""
+        now = time.monotonic()
+        self._zombies = {job_id: until for job_id, until in self._zombies.items() if until > now}
+        jobs = await read_jobs(session, list(self._zombies))
+        wrong = [job for job in jobs.values() if await self._says_otherwise(job.id, job.status)]
+        epoch: Any = await self._transport.client.get(EPOCH)
+        if wrong and epoch is not None:
+            changes = [change_of_job(job) for job in wrong]
+            for change in changes:
+                change[-1] = 2
+            try:
+                await Projector(self._transport.client).project(epoch.decode(), changes)
+            except EpochChanged:
+                return  # the relay tells everything anew
+            log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
+
+    async def _says_otherwise(self, job_id: UUID, status: str) -> bool:
+        said: Any = await self._transport.client.hget(job_key(job_id), "status")
+        return said is not None and said.decode("utf-8", "replace") != status
+
+
+def _text(field: bytes | None) -> str:
+    return field.decode("utf-8", "replace") if field else ""
+
+
+def _json(text: str) -> str | None:
+    """What a worker wrote where JSON belongs; None for nothing or for something else."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return msgspec.json.encode({"_raw": text[:10_000]}).decode() if text else None
+    return text if "\\u0000" not in text else None

@@ -1,0 +1,68 @@
+"""Very many rows, put into the tables directly: they stand for a long past and a long queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.factories import NOW
+
+if TYPE_CHECKING:
+    from jobd.store.postgres import Connection
+
+#: Ids as jobd makes them: the number of milliseconds first, so older jobs have smaller ones.
+_ID = """
+(
+    lpad(to_hex((extract(epoch FROM $2::timestamptz) * 1000)::bigint - $1 + n), 12, '0')
+    || '70008' || substr(md5(random()::text), 1, 15)
+)::uuid
+"""
+
+_FINISHED = f"""
+WITH added AS (
+    INSERT INTO jobs (
+        id, task, queue, payload, status, run_after, version, attempt_no, attempt_count, max_attempts, timeout_s, ttl_s,
+        spec_hash, result, created_at, updated_at, started_at, finished_at
+    )
+    SELECT
+        {_ID}, 'embed', 'default', jsonb_build_object('text', repeat('x', 100), 'n', n), 'done', ended, 3, 1, 1, 3, 30,
+        3600, sha256(n::text::bytea), '{{"ok": true}}', ended, ended, ended, ended
+    FROM generate_series(1, $1::bigint) AS n
+    CROSS JOIN LATERAL (SELECT $2::timestamptz - ($1 - n) * interval '1 ms' AS ended) t
+    RETURNING id, finished_at
+),
+closed AS (
+    INSERT INTO attempts (job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at)
+    SELECT id, 1, gen_random_uuid(), gen_random_uuid(), 'w', 'done', finished_at, finished_at FROM added
+)
+INSERT INTO queue_counts (queue, shard, done) VALUES ('default', -1, $1)
+ON CONFLICT (queue, shard) DO UPDATE SET done = queue_counts.done + excluded.done
+"""
+
+_QUEUED = f"""
+WITH added AS (
+    INSERT INTO jobs (
+        id, task, queue, payload, run_after, order_at, due_at, max_attempts, timeout_s, ttl_s, spec_hash, created_at,
+        updated_at
+    )
+    SELECT
+        {_ID}, 'embed', 'backlog', jsonb_build_object('text', repeat('x', 100), 'n', n), starts,
+        CASE WHEN starts <= $2 THEN starts END, CASE WHEN starts > $2 THEN starts END, 3, 30, 3600,
+        sha256((-n)::text::bytea), $2, $2
+    FROM generate_series(1, $1::bigint) AS n
+    CROSS JOIN LATERAL (
+        SELECT $2::timestamptz + CASE WHEN n % 10 = 0 THEN interval '1 day' ELSE interval '-1 day' END
+            + n * interval '1 ms' AS starts
+    ) t
+)
+INSERT INTO queue_counts (queue, shard, queued) VALUES ('backlog', -1, $1)
+ON CONFLICT (queue, shard) DO UPDATE SET queued = queue_counts.queued + excluded.queued
+"""
+
+
+async def fill(connection: Connection, *, finished: int, queued: int) -> None:
+    """So many finished jobs with their attempts, and so many that wait in the queue `backlog`, each tenth delayed."""
+    await connection.execute("SET statement_timeout = '10min'")
+    await connection.execute(_FINISHED, finished, NOW)
+    await connection.execute(_QUEUED, queued, NOW)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.execute("RESET statement_timeout")

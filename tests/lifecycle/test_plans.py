@@ -1,0 +1,195 @@
+"""The one plan of each statement: from the batch, row by row, through the index it was written for.
+
+A plan of another shape may cost more with every row in the table, and may lock rows in another order than the batch's,
+so that two batches deadlock. The plans are looked at as the sessions make them, with empty tables and with full ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from jobd.store.postgres import Database
+from jobd.store.statements import all_statements
+from tests.lifecycle.bulk import fill
+from tests.support.factories import make_many, make_running, truncate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from jobd.store.postgres import Connection
+
+Node = dict[str, Any]
+
+STATEMENTS = all_statements("jobd.lifecycle")
+
+#: The indexes that a statement goes through; it must use these and no others.
+INDEXES = {
+    "acquire_leases": set(),
+    "cancel_jobs": {"jobs_pkey"},
+    "claim_jobs": {"jobs_pkey"},
+    "complete_if_leased": {"jobs_pkey", "leases_pkey"},
+    "enqueue_jobs": {"queue_counts_pkey"},
+    "explain_claims": {"jobs_pkey"},
+    "explain_reports": {"attempts_pkey", "jobs_pkey"},
+    "fail_if_leased": {"jobs_pkey", "leases_pkey"},
+    "find_twins": {"jobs_spec"},
+    "heartbeat_leases": {"jobs_pkey", "leases_pkey"},
+    "list_by_spec": {"jobs_spec"},
+    "list_dead_letters": {"dead_letters_pkey"},
+    "list_jobs": {"jobs_pkey"},
+    "next_due_in": {"jobs_due"},
+    "poll_claim_jobs": {"jobs_pkey", "jobs_ready", "queues_pkey"},
+    "promote_due": {"jobs_due", "jobs_pkey"},
+    "prune_jobs": {"attempts_pkey", "dead_letters_pkey", "event_log_pkey", "jobs_finished", "jobs_pkey"},
+    "read_attempts": {"attempts_pkey", "leases_pkey"},
+    "read_jobs": {"jobs_pkey", "leases_pkey"},
+    "reap_expired": {"jobs_pkey", "leases_pkey"},
+    "redrive_jobs": {"dead_letters_pkey", "jobs_pkey"},
+    "release_if_leased": {"jobs_pkey", "leases_pkey"},
+    "release_leases": {"leases_pkey"},
+    "renew_leases": {"leases_pkey"},
+    "select_for_publish": {"jobs_ready", "queues_pkey"},
+    "take_over_jobs": {"jobs_pkey", "leases_pkey"},
+}
+
+#: What a statement goes through from the beginning: all leases, of which there are as many as jobs in progress; and the
+#: delayed jobs, but only to the first.
+WALKED = {"reap_expired": {"leases"}, "next_due_in": {"jobs"}}
+
+#: Read in one piece: there are a handful of rows, however many jobs.
+SMALL = {"queues", "queue_counts"}
+
+
+@pytest.fixture(scope="module", params=["empty", "full"])
+async def filled(url: str, request: pytest.FixtureRequest) -> AsyncIterator[Database]:
+    database = Database(url, 4)
+    async with database.opened():
+        await truncate(database.pool)
+        if request.param == "full":
+            async with database.pool.acquire() as connection:
+                await fill(connection, finished=20_000, queued=5_000)
+            for _ in range(50):
+                await make_running(database)
+            await make_many(database, 50)
+        await database.pool.execute("ANALYZE")
+        yield database
+        await truncate(database.pool)
+
+
+async def plan_on(connection: Connection, text: str) -> Node:
+    """The generic plan that this session has for the statement."""
+    prepared = await connection.prepare(text)
+    nulls = ", ".join(["NULL"] * len(prepared.get_parameters()))
+    await connection.execute(f"PREPARE looked_at AS {text}")
+    try:
+        text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE looked_at ({nulls})")
+    finally:
+        await connection.execute("DEALLOCATE looked_at")
+    node: Node = json.loads(text)[0]["Plan"]
+    return node
+
+
+async def plan_of(db: Database, name: str) -> Node:
+    async with db.pool.acquire() as connection:
+        return await plan_on(connection, STATEMENTS[name])
+
+
+def walk(node: Node) -> Iterator[Node]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)
+
+
+def tables_in(node: Node) -> set[str]:
+    """What is read below this node; what a statement writes to does not count."""
+    return {one["Relation Name"] for one in walk(node) if "Relation Name" in one and one["Node Type"] != "ModifyTable"}
+
+
+def asked_in(node: Node) -> bool:
+    """Whether the rows of this node come straight from the batch; the one row that says the time does not count."""
+    return any(
+        one["Node Type"] in ("CTE Scan", "Function Scan") and one.get("CTE Name") != "moment" for one in walk(node)
+    )
+
+
+def shown(node: Node) -> str:
+    return json.dumps(node, indent=1)
+
+
+def whole_tables_in(plan: Node) -> set[str]:
+    """What is read from beginning to end, with or without an index."""
+    return {
+        node.get("Relation Name") or node["Index Name"]
+        for node in walk(plan)
+        if node["Node Type"] == "Seq Scan" or ("Index Name" in node and "Index Cond" not in node)
+    } - SMALL
+
+
+def wrong_joins_in(plan: Node) -> list[Node]:
+    """Joins that are not driven by the batch: hashes of what is found, or the batch searched for every row found."""
+    return [
+        node
+        for node in walk(plan)
+        if node["Node Type"] in ("Hash Join", "Merge Join")
+        or (
+            node["Node Type"] == "Nested Loop"
+            and tables_in(node["Plans"][0])
+            and asked_in(node["Plans"][1])
+            and not tables_in(node["Plans"][1])
+        )
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(INDEXES))
+async def test_a_statement_goes_through_its_indexes_and_no_others(filled: Database, name: str) -> None:
+    plan = await plan_of(filled, name)
+
+    assert {node["Index Name"] for node in walk(plan) if "Index Name" in node} == INDEXES[name], shown(plan)
+
+
+@pytest.mark.parametrize("name", sorted(INDEXES))
+async def test_a_statement_never_reads_a_whole_table(filled: Database, name: str) -> None:
+    plan = await plan_of(filled, name)
+
+    assert whole_tables_in(plan) == WALKED.get(name, set()), shown(plan)
+
+
+@pytest.mark.parametrize("name", sorted(INDEXES))
+async def test_a_statement_joins_from_the_batch_to_the_table(filled: Database, name: str) -> None:
+    plan = await plan_of(filled, name)
+
+    assert wrong_joins_in(plan) == [], shown(plan)
+
+
+# Without what keeps the plans as they are, the tests above would reject them.
+
+CONTROLS = ["cancel_jobs", "claim_jobs", "complete_if_leased", "heartbeat_leases", "take_over_jobs"]
+
+
+@pytest.mark.parametrize("filled", ["empty"], indirect=True)
+@pytest.mark.parametrize("name", CONTROLS)
+async def test_other_settings_of_the_session_would_be_noticed(filled: Database, name: str) -> None:
+    connection = await asyncpg.connect(filled.url, server_settings={"search_path": "jobd"})
+    try:
+        plan = await plan_on(connection, STATEMENTS[name])
+    finally:
+        await connection.close()
+
+    assert wrong_joins_in(plan) or whole_tables_in(plan), shown(plan)
+
+
+@pytest.mark.parametrize("filled", ["empty"], indirect=True)
+@pytest.mark.parametrize("name", CONTROLS)
+async def test_joins_by_plain_equality_would_be_noticed(filled: Database, name: str) -> None:
+    text, count = re.subn(r"= ANY \(ARRAY\[(\w+\.\w+)\]\)", r"= \1", STATEMENTS[name])
+    assert count > 0
+
+    async with filled.pool.acquire() as connection:
+        plan = await plan_on(connection, text)
+
+    assert wrong_joins_in(plan) or whole_tables_in(plan), shown(plan)
