@@ -17,6 +17,7 @@ from jobd import config_load, logs
 from jobd.config_show import public
 from jobd.config_show import rows as config_rows
 from jobd.errors import JobdError, root_cause
+from jobd.masking import masked_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -204,6 +205,44 @@ def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
     sys.exit(1 if bad else 0)
 
 
+@cli.group()
+def bench() -> None:
+    """Measure how fast jobd is on this machine."""
+
+
+@bench.command("engine")
+@click.option("--url", metavar="URL", help="Measure on this Postgres, and delete there afterwards what was written.")
+@click.option("--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="For each figure.")
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="The median of them counts.")
+@click.option("--profile", "only_profile", is_flag=True, help="Show instead where a lifecycle's time goes.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object, with the figures of every round.")
+def bench_engine(url: str | None, seconds: float, rounds: int, only_profile: bool, as_json: bool) -> None:
+    """Jobs per second of enqueue, claim and complete, beside plain INSERTs and UPDATEs on the same server.
+
+    Without HTTP and Redis. The server is a Postgres like that of `jobd serve`, made for this in TMPDIR and thrown away;
+    it takes up to 1 GB there, and what is measured is that disk. With --url it is a given one: the jobs go to a queue
+    of their own, jobd-bench, and are deleted when done.
+
+    \b
+    Examples:
+      jobd bench engine
+      TMPDIR=/mnt/nvme jobd bench engine --json | jq .batches
+      jobd bench engine --url "$DATABASE_URL" --seconds 0.1
+    """
+    from jobd.bench import engine, report, server
+
+    logs.set_up("warning", "auto", environ=os.environ)
+    if url is not None:
+        click.echo(f"jobd: note: queue {server.QUEUE} of {masked_url(url)} is used, and emptied again", err=True)
+    if only_profile:
+        found = run_async(engine.profile, url, seconds)
+        lines = report.profile_text(found)
+    else:
+        found = run_async(engine.measure, url, seconds, rounds, show_progress)
+        lines = report.table(found)
+    click.echo(msgspec.json.encode(found) if as_json else "\n".join(lines))
+
+
 @cli.command()
 def version() -> None:
     """Print the versions of jobd, its servers and Python."""
@@ -236,6 +275,12 @@ def data_dir_of(loaded: Loaded) -> DataDir:
 
 def run_async(function: Callable[..., Any], *args: object) -> Any:
     return anyio.run(function, *args, backend_options={"use_uvloop": True})
+
+
+def show_progress(text: str) -> None:
+    """On a terminal, in one line that is written over; an empty text takes it away."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
 
 def styled(text: str, colour: str) -> str:

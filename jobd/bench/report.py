@@ -1,0 +1,113 @@
+"""What a benchmark found: the raw figures of every round for programs, and a table of medians for people."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows or jobs per second, in calls of one size on one connection."""
+
+    insert: float
+    update: float
+    enqueue: float
+    claim: float
+    complete: float
+    claim_complete: float
+    lifecycle: float
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    batch: int
+    median: Rates
+    rounds: list[Rates]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """Something measured beside the table, per second."""
+
+    median: float
+    rounds: list[float]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    jobd: str
+    python: str
+    server: str
+    cores: int
+    #: The machine's load average when it began and when it was done: figures of a busy machine say little.
+    load: tuple[float, float]
+    seconds: float
+    batches: list[Row]
+    #: The lifecycle in batches of 500 on two connections with jobs of their own.
+    two_connections: Line
+    #: Commits of a single row: what the disk takes for each.
+    commits: Line
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    batch: int
+    #: The share of the time in which this process works; the rest it waits for Postgres.
+    python: float
+    #: cProfile's table of the functions that take most themselves.
+    busiest: list[str]
+
+
+def row(batch: int, rounds: Sequence[Rates]) -> Row:
+    names = Rates.__struct_fields__
+    middle = Rates(**{name: median(getattr(rates, name) for rates in rounds) for name in names})
+    return Row(batch=batch, median=middle, rounds=list(rounds))
+
+
+def line(rounds: Sequence[float]) -> Line:
+    return Line(median(rounds), list(rounds))
+
+
+def profile_text(profile: Profile) -> list[str]:
+    return [
+        f"lifecycle, batch {profile.batch}: Python works {profile.python:.0%} of the time, else it waits for Postgres",
+        "",
+        *profile.busiest,
+    ]
+
+
+HEADINGS = ("batch", "INSERT", "UPDATE", "enqueue", "claim", "complete", "claim+complete", "lifecycle", "of floor")
+
+
+def table(report: Report) -> list[str]:
+    """Medians in columns. `of floor` compares a lifecycle with the least it could be: an INSERT and two UPDATEs."""
+    lines = [_aligned(HEADINGS), *(_aligned(_cells(row)) for row in report.batches)]
+    commits = report.commits.median
+    rounds = len(report.commits.rounds)
+    return [
+        f"jobs per second on one connection, median of {rounds} round{'s' if rounds > 1 else ''};",
+        "INSERT and UPDATE: the floor, rows per second of a plain table on the same server",
+        "",
+        *lines,
+        "",
+        f"lifecycle, batch 500, two connections: {_number(report.two_connections.median)} jobs/s",
+        f"commits of one row: {_number(commits)}/s, {1000 / commits:.2f} ms each",
+        f"{report.server}, Python {report.python}, {report.cores} cores, "
+        f"load {report.load[0]:.1f} before and {report.load[1]:.1f} after",
+    ]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    rates = row.median
+    floor = 1 / (1 / rates.insert + 2 / rates.update)
+    numbers = (getattr(rates, name) for name in Rates.__struct_fields__)
+    return (str(row.batch), *map(_number, numbers), f"{rates.lifecycle / floor:.0%}")
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    return "  ".join(cell.rjust(max(len(heading), 7)) for cell, heading in zip(cells, HEADINGS, strict=True))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}".replace(",", " ")

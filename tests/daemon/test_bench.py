@@ -1,0 +1,106 @@
+"""`jobd bench engine`: what it prints for people and programs, and that nothing is left behind. No figure is judged."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from tests.support.daemon import run_jobd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.daemon import Jobd
+
+TINY = ("--seconds", "0", "--rounds", "1")
+LEFT_BEHIND = """
+SELECT (SELECT count(*) FROM jobd.jobs) + (SELECT count(*) FROM jobd.attempts) + (SELECT count(*) FROM jobd.leases)
+     + (SELECT count(*) FROM jobd.outbox) + (SELECT count(*) FROM jobd.queue_counts)
+     + (SELECT count(*) FROM pg_tables WHERE tablename LIKE 'bench%')
+"""
+
+
+@pytest.fixture
+def on_shared(shared: Jobd) -> tuple[str, ...]:
+    return ("bench", "engine", "--url", shared.addresses["DATABASE_URL"], *TINY)
+
+
+def test_table_has_a_row_for_every_batch_size(folder: Path) -> None:
+    done = run_jobd("bench", "engine", *TINY, TMPDIR=str(folder))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split() == [
+        *("batch", "INSERT", "UPDATE", "enqueue", "claim", "complete", "claim+complete", "lifecycle", "of", "floor"),
+    ]
+    assert [line.split()[0] for line in table[1:6]] == ["1", "10", "100", "500", "1000"]
+    assert len({len(line) for line in table[:6]}) == 1, "aligned"
+    assert table[7].startswith("lifecycle, batch 500, two connections: ")
+    assert table[8].startswith("commits of one row: ")
+
+
+def test_its_own_server_leaves_nothing_behind(folder: Path) -> None:
+    done = run_jobd("bench", "engine", *TINY, "--profile", TMPDIR=str(folder))
+
+    assert done.returncode == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_json_has_every_round(on_shared: tuple[str, ...]) -> None:
+    done = run_jobd(*on_shared, "--rounds", "2", "--json")
+
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert [row["batch"] for row in found["batches"]] == [1, 10, 100, 500, 1000]
+    for row in found["batches"]:
+        assert len(row["rounds"]) == 2
+        assert set(row["median"]) == {
+            *("insert", "update", "enqueue", "claim", "complete", "claim_complete", "lifecycle"),
+        }
+        assert all(rate > 0 for rates in (row["median"], *row["rounds"]) for rate in rates.values())
+    assert len(found["two_connections"]["rounds"]) == len(found["commits"]["rounds"]) == 2
+
+
+async def test_given_server_is_left_as_it_was(shared: Jobd, on_shared: tuple[str, ...]) -> None:
+    done = run_jobd(*on_shared)
+
+    assert done.returncode == 0
+    assert "queue jobd-bench" in done.stderr
+    connection = await asyncpg.connect(shared.addresses["DATABASE_URL"])
+    try:
+        assert await connection.fetchval(LEFT_BEHIND) == 0
+    finally:
+        await connection.close()
+
+
+def test_profile_names_the_busiest_functions(on_shared: tuple[str, ...]) -> None:
+    done = run_jobd(*on_shared, "--profile")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("lifecycle, batch 500: Python works ")
+    assert "tottime" in done.stdout
+
+
+async def test_only_one_at_a_time_on_a_server(shared: Jobd, on_shared: tuple[str, ...]) -> None:
+    connection = await asyncpg.connect(shared.addresses["DATABASE_URL"])
+    try:
+        await connection.execute("SELECT pg_advisory_lock(hashtext('jobd bench'))")
+
+        done = run_jobd(*on_shared)
+    finally:
+        await connection.close()
+
+    assert done.returncode == 75
+    assert "another `jobd bench` runs there" in done.stderr
+
+
+def test_server_without_the_schema_is_refused(shared: Jobd) -> None:
+    url = shared.addresses["DATABASE_URL"].replace("//jobd@/jobd?", "//postgres@/postgres?")
+
+    done = run_jobd("bench", "engine", "--url", url, *TINY)
+
+    assert done.returncode == 69
+    assert "jobd migrate" in done.stderr
