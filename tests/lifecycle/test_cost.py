@@ -1,0 +1,133 @@
+"""What a verb costs does not grow with the table: looked at in pages touched, and by the clock in the slow form."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobd.job.retry import RetryPolicy
+from jobd.lifecycle.claim import Ask, ClaimedJob, claim
+from jobd.lifecycle.complete import Completion, complete
+from jobd.lifecycle.enqueue import enqueue
+from jobd.lifecycle.heartbeat import Beat, heartbeat
+from jobd.lifecycle.publish import select_for_publish
+from jobd.lifecycle.reap import reap
+from tests.lifecycle.bulk import fill
+from tests.support.factories import new_job, truncate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from jobd.store.postgres import Connection, Database
+
+BATCH = 100
+
+
+@pytest.fixture
+async def connection(db: Database) -> AsyncIterator[Connection]:
+    async with db.pool.acquire() as connection:
+        yield connection
+    await truncate(db.pool)
+
+
+async def claimed_batch(db: Database, connection: Connection, *, ttl_s: float = 600) -> list[ClaimedJob]:
+    jobs = [new_job(max_attempts=100) for _ in range(BATCH)]
+    await enqueue(db, jobs)
+    asks = [Ask(job_id=job.id, enqueue_id=1, owner_id="w") for job in jobs]
+    found = await claim(connection, asks, ttl_s=ttl_s)
+    return [one for one in found if isinstance(one, ClaimedJob)]
+
+
+async def measured(db: Database, connection: Connection, rounds: int) -> dict[str, tuple[float, float]]:
+    """For each verb over 100 jobs: the median of pages touched and of seconds."""
+    runs: dict[str, list[tuple[float, float]]] = {}
+
+    async def run(name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+        before, started = await pages(connection), time.perf_counter()
+        answer = await call()
+        runs.setdefault(name, []).append((await pages(connection) - before, time.perf_counter() - started))
+        return answer
+
+    for _ in range(rounds):
+        jobs = [new_job(max_attempts=100) for _ in range(BATCH)]
+        await enqueue(db, jobs)
+        await run("publish", partial(select_for_publish, connection, ["default"], most=BATCH))
+        asks = [Ask(job_id=job.id, enqueue_id=1, owner_id="w") for job in jobs]
+        held = await run("claim", partial(claim, connection, asks, ttl_s=600))
+        beats = [Beat(job_id=one.job_id, lease_token=one.lease_token) for one in held]
+        await run("heartbeat", partial(heartbeat, connection, beats, ttl_s=600))
+        reports = [
+            Completion(job_id=one.job_id, attempt_id=one.attempt_id, lease_token=one.lease_token) for one in held
+        ]
+        await run("complete", partial(complete, connection, reports))
+        await claimed_batch(db, connection, ttl_s=-1)
+        await run("reap", partial(reap, connection, policy=RetryPolicy(base_s=3600, cap_s=3600)))
+    return {
+        name: (statistics.median(one[0] for one in found), statistics.median(one[1] for one in found))
+        for name, found in runs.items()
+    }
+
+
+async def pages(connection: Connection) -> int:
+    """Pages that this session has touched in tables and indexes."""
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    number: int = await connection.fetchval(
+        """SELECT sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))::bigint
+        FROM pg_statio_user_tables WHERE schemaname = 'jobd'"""
+    )
+    return number
+
+
+@pytest.mark.timeout(120)
+async def test_pages_touched_do_not_grow_with_the_table(db: Database, connection: Connection) -> None:
+    small = await measured(db, connection, 5)
+    await truncate(db.pool)
+    await fill(connection, finished=50_000, queued=10_000)
+
+    large = await measured(db, connection, 5)
+
+    # Few rows lie side by side and share pages, so a few pages for each job are no growth.
+    grown = {name: (small[name][0], large[name][0]) for name in small if large[name][0] > 2 * small[name][0]}
+    assert {name: both for name, both in grown.items() if both[1] > 4 * BATCH} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_time_does_not_grow_with_a_million_finished_and_a_hundred_thousand_queued(
+    db: Database, connection: Connection
+) -> None:
+    await fill(connection, finished=1_000, queued=0)
+    small = await measured(db, connection, 30)
+    await truncate(db.pool)
+    await fill(connection, finished=1_000_000, queued=100_000)
+
+    large = await measured(db, connection, 30)
+
+    ratios = {name: round(large[name][1] / small[name][1], 2) for name in small}
+    assert max(ratios.values()) <= 1.5, ratios
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_lifecycles_without_a_pause_do_not_slow_down(db: Database, connection: Connection) -> None:
+    times: list[float] = []
+    for _ in range(400):
+        jobs = [new_job() for _ in range(500)]
+        await enqueue(db, jobs)
+        asks = [Ask(job_id=job.id, enqueue_id=1, owner_id="w") for job in jobs]
+        started = time.perf_counter()
+        held = await claim(connection, asks, ttl_s=600)
+        reports = [
+            Completion(job_id=one.job_id, attempt_id=one.attempt_id, lease_token=one.lease_token)
+            for one in held
+            if isinstance(one, ClaimedJob)
+        ]
+        await complete(connection, reports)
+        times.append(time.perf_counter() - started)
+
+    ratio = statistics.median(times[-40:]) / statistics.median(times[10:50])
+    assert ratio <= 1.5, ratio
