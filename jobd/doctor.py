@@ -226,7 +226,7 @@ async def _redis(url: str) -> Finding:
             try:
                 await connection.check_server(client, url)
             finally:
-                await client.aclose()
+                await connection.close(client)
     except JobdError as error:
         return bad("redis", error)
     return ok("redis", masked_url(url))

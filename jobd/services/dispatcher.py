@@ -218,7 +218,7 @@ class Dispatcher:
     async def _close_reader(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            with contextlib.suppress(redis.exceptions.RedisError, OSError):
+            with anyio.move_on_after(1.0, shield=True), contextlib.suppress(redis.exceptions.RedisError, OSError):
                 await reader.aclose()
 
     async def _interrupt_read(self) -> None:

@@ -12,6 +12,7 @@ import redis.asyncio
 import redis.exceptions
 
 from jobd.services.embedded_server import Program, clear_orphans, remove, run_server
+from jobd.stream import connection
 
 if TYPE_CHECKING:
     from jobd.config import Config
@@ -84,7 +85,7 @@ class EmbeddedValkey:
         except redis.exceptions.ConnectionError:
             return False
         finally:
-            await client.aclose()
+            await connection.close(client)
 
 
 def url(data_dir: DataDir) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import redis.asyncio
 from redis import exceptions
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 MIN_VERSION = {"redis": (7, 0), "valkey": (7, 2)}
 PROBE_KEY = "jobd:probe"
 TIMEOUT_S = 10.0
+CLOSE_S = 1.0
 
 
 class Transport:
@@ -46,7 +48,14 @@ class Transport:
             yield
         finally:
             self._client = None
-            await client.aclose()
+            await close(client)
+
+
+async def close(client: redis.asyncio.Redis) -> None:
+    """Close it with all its connections, even in a task that is being cancelled: else they stay open."""
+    with anyio.move_on_after(CLOSE_S, shield=True), contextlib.suppress(OSError, exceptions.RedisError):
+        await client.aclose()
+        await client.connection_pool.disconnect()
 
 
 @contextlib.contextmanager
