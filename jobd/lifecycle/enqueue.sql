@@ -93,7 +93,7 @@ SELECT a.n, twin.id
 FROM unnest($1::bytea[], $2::boolean[]) WITH ORDINALITY AS a (spec_hash, also_done, n)
 CROSS JOIN LATERAL (
     SELECT id FROM jobs
-    WHERE jobs.spec_hash = a.spec_hash
+    WHERE jobs.spec_hash = ANY (ARRAY[a.spec_hash])
         AND (jobs.status IN ('queued', 'running') AND NOT cancel_requested OR a.also_done AND jobs.status = 'done')
-    ORDER BY id DESC LIMIT 1
+    ORDER BY spec_hash DESC, id DESC LIMIT 1  -- an order that only the index by hash has
 ) twin;

@@ -24,7 +24,8 @@ ORDER BY number;
 -- name: is_gone
 -- Which of the ids were deleted by retention not long ago. Reads only.
 -- $1 job_ids uuid[]
-SELECT gone_jobs.job_id FROM unnest($1::uuid[]) AS a (job_id) JOIN gone_jobs ON gone_jobs.job_id = ANY (ARRAY[a.job_id]);
+SELECT a.job_id FROM unnest($1::uuid[]) AS a (job_id)
+WHERE (SELECT true FROM gone_jobs WHERE gone_jobs.job_id = a.job_id);  -- a join could walk through all of the index
 
 -- name: list_jobs
 -- One page of jobs, newest first, out of a bounded stretch of the table, so that a rare status costs no more than a common
@@ -49,8 +50,11 @@ ORDER BY id DESC;
 SELECT
     id, task, queue, status, priority, run_after, attempt_count, max_attempts, created_at, updated_at, finished_at,
     true AS fits
-FROM jobs WHERE spec_hash = $1 AND id < coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-ORDER BY id DESC LIMIT $3::integer;
+FROM jobs
+WHERE spec_hash = ANY (ARRAY[$1::bytea])
+    -- A comparison and an order that only the index by hash can serve.
+    AND (spec_hash, id) < ($1, coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
+ORDER BY spec_hash DESC, id DESC LIMIT $3::integer;
 
 -- name: list_dead_letters
 -- Dead letters, newest first. Reads only.
