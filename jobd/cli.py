@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import click
 import msgspec
 
 import jobd
-from jobd import config_load, logs
+from jobd import cli_bench, cli_jobs, config_load, logs
+from jobd.cli_run import run_async
+from jobd.config import NAME_PATTERN
 from jobd.config_show import public
 from jobd.config_show import rows as config_rows
 from jobd.errors import JobdError, root_cause
-from jobd.masking import masked_url
+from jobd.tokens import RESERVED_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,16 +30,19 @@ if TYPE_CHECKING:
 EXIT_CODES = """\b
 Exit codes:
   0    all is well, or a clean stop
-  1    a check found something (config check, migrate --check, doctor)
+  1    a check found something (config check, migrate --check, doctor, token revoke), or the job ended in error (submit)
   2    wrong usage of the command line
+  3    the job was canceled, 4: it goes on after --timeout (submit)
+  5    jobd refused the request (submit, get, cancel)
   65   the data was written by a Postgres or jobd that this one cannot read
-  69   a configured Postgres or Redis is unfit, refuses, or does not answer
+  69   a configured Postgres or Redis, or the jobd that was called, is unfit, refuses, or does not answer
   70   a service kept failing, or a stop took too long
-  71   the HTTP address cannot be bound
+  71   the HTTP address cannot be bound, or may not without a token
   72   an embedded server's program is missing
   73   the data directory cannot be used
   74   too little disk space
   75   another jobd runs on the data directory
+  77   a token is missing, wrong or not enough (submit, get, cancel)
   78   the configuration is wrong
   130  stopped at once by a second Ctrl-C (143: by a second SIGTERM)
 """
@@ -59,6 +64,7 @@ def cli() -> None:
     Examples:
       jobd serve                        start with the defaults
       jobd serve --port 8080            on another port
+      jobd submit chat --payload '{"text": "hello"}' --wait
       eval "$(jobd env)"; psql "$DATABASE_URL"
       jobd doctor                       what is wrong, and what to do
     """
@@ -124,6 +130,10 @@ def env(file: str | None, data_dir: str | None, as_json: bool) -> None:
     else:
         for name, value in msgspec.structs.asdict(where).items():
             click.echo(f"export {name}={shell_quoted(value)}")
+
+
+for command in cli_jobs.COMMANDS:
+    cli.add_command(command)
 
 
 @cli.group()
@@ -206,41 +216,111 @@ def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
 
 
 @cli.group()
-def bench() -> None:
-    """Measure how fast jobd is on this machine."""
+def token() -> None:
+    """Make, list and revoke tokens: who may call, and what. As soon as there is one, every caller needs one."""
 
 
-@bench.command("engine")
-@click.option("--url", metavar="URL", help="Measure on this Postgres, and delete there afterwards what was written.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=0.5, show_default=True, help="For each figure.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="The median of them counts.")
-@click.option("--profile", "only_profile", is_flag=True, help="Show instead where a lifecycle's time goes.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object, with the figures of every round.")
-def bench_engine(url: str | None, seconds: float, rounds: int, only_profile: bool, as_json: bool) -> None:
-    """Jobs per second of enqueue, claim and complete, beside plain INSERTs and UPDATEs on the same server.
+def holder(ctx: click.Context, parameter: click.Parameter, name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", name) or name in RESERVED_NAMES:
+        raise click.BadParameter(f"{name!a} must be 1 to 64 letters, digits or any of _ . @ -, not anonymous or local")
+    return name
 
-    Without HTTP and Redis. The server is a Postgres like that of `jobd serve`, made for this in TMPDIR and thrown away;
-    it takes up to 1 GB there, and what is measured is that disk. With --url it is a given one: the jobs go to a queue
-    of their own, jobd-bench, and are deleted when done.
+
+def queue_names(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise click.BadParameter(f"{name!a} must be 1 to 64 of a-z 0-9 _ . -")
+    return names
+
+
+def days(ctx: click.Context, parameter: click.Parameter, number: float | None) -> float | None:
+    if number is not None and not 0 < number <= 36_500:  # which NaN is not either
+        raise click.BadParameter(f"{number:g} must be above 0, at most 36500")
+    return number
+
+
+@token.command("create")
+@config_options
+@click.option("--name", required=True, callback=holder, help="Who will hold it. Several tokens may share a name.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice(["client", "worker", "admin"]),
+    help="May be repeated.",
+)
+@click.option("--queue", "queues", multiple=True, callback=queue_names, help="For workers: only these (default: all).")
+@click.option("--expires-days", type=float, callback=days, help="Default: never.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def token_create(
+    file: str | None,
+    data_dir: str | None,
+    name: str,
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires_days: float | None,
+    as_json: bool,
+) -> None:
+    """Make a token and print it. It is shown this once; only its hash is kept.
 
     \b
     Examples:
-      jobd bench engine
-      TMPDIR=/mnt/nvme jobd bench engine --json | jq .batches
-      jobd bench engine --url "$DATABASE_URL" --seconds 0.1
+      jobd token create --name me --scope admin
+      jobd token create --name jetson-7 --scope worker --queue gpu --expires-days 90
+      export JOBD_TOKEN=$(jobd token create --name ci --scope client)
     """
-    from jobd.bench import engine, report, server
+    from jobd.cli_token import create
 
-    logs.set_up("warning", "auto", environ=os.environ)
-    if url is not None:
-        click.echo(f"jobd: note: queue {server.QUEUE} of {masked_url(url)} is used, and emptied again", err=True)
-    if only_profile:
-        found = run_async(engine.profile, url, seconds)
-        lines = report.profile_text(found)
-    else:
-        found = run_async(engine.measure, url, seconds, rounds, show_progress)
-        lines = report.table(found)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(lines))
+    if queues and "worker" not in scopes:
+        raise click.UsageError("--queue is for --scope worker")
+    loaded = load(file, data_dir)
+    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    made = run_async(
+        create, loaded.config, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(queues)), expires_days
+    )
+    click.echo(msgspec.json.encode(made) if as_json else made.token)
+
+
+@token.command("list")
+@config_options
+@click.option("--json", "as_json", is_flag=True, help="As a JSON array.")
+def token_list(file: str | None, data_dir: str | None, as_json: bool) -> None:
+    """List the tokens that were made with `jobd token create`, the revoked ones too."""
+    from jobd.cli_token import all_tokens
+
+    loaded = load(file, data_dir)
+    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    tokens = run_async(all_tokens, loaded.config)
+    click.echo(msgspec.json.encode(tokens) if as_json else "\n".join(one.line() for one in tokens) or "no tokens")
+
+
+@token.command("revoke")
+@config_options
+@click.argument("name_or_id", metavar="NAME|ID")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_json: bool) -> None:
+    """Revoke a token by its id, or all of a name; it counts on every node within 5 seconds.
+
+    \b
+    Examples:
+      jobd token revoke ci
+      jobd token revoke 1f00c3a9
+    """
+    from jobd.cli_token import revoke
+
+    loaded = load(file, data_dir)
+    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    revoked = run_async(revoke, loaded.config, name_or_id)
+    click.echo(msgspec.json.encode(revoked) if as_json else f"revoked: {', '.join(revoked.ids) or 'none'}")
+    if not revoked.ids:
+        click.echo(f"jobd: no token in force has the name or id {name_or_id!a}; see jobd token list", err=True)
+        sys.exit(1)
+    if not revoked.left and not loaded.config.auth.tokens:
+        click.echo("jobd: note: no token is left, and callers still need one: jobd token create", err=True)
+
+
+cli.add_command(cli_bench.bench)
 
 
 @cli.command()
@@ -271,16 +351,6 @@ def data_dir_of(loaded: Loaded) -> DataDir:
     from jobd.datadir import DataDir
 
     return DataDir(Path(loaded.config.data_dir), server_account())
-
-
-def run_async(function: Callable[..., Any], *args: object) -> Any:
-    return anyio.run(function, *args, backend_options={"use_uvloop": True})
-
-
-def show_progress(text: str) -> None:
-    """On a terminal, in one line that is written over; an empty text takes it away."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[K{text}", err=True, nl=False)
 
 
 def styled(text: str, colour: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +36,18 @@ _SOLID = r"[^\s\x00\ud800-\udfff]"
 
 Text: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_CHARACTER}*\Z", description="text")]
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+HostName: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,253}\Z", description="a host name, without port")
+]
+QueueName: TypeAlias = Annotated[
+    str, Meta(pattern=rf"\A{NAME_PATTERN}\Z", description="a queue's name: 1 to 64 of a-z 0-9 _ . -")
+]
+ModuleName: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", description="a module's name, such as my.tasks")
+]
+VariableName: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable, without value")
+]
 TaskRun: TypeAlias = Literal["python", "command", "openai", "mock", "external"]
 Scope: TypeAlias = Literal["client", "worker", "admin"]
 
@@ -53,6 +66,15 @@ class Server(Section, frozen=True, kw_only=True):
     host: Annotated[str, Meta(pattern=rf"\A{_SOLID}+\Z", description="a host name or address")] = "127.0.0.1"
     #: 0: any free port.
     port: Annotated[int, Meta(ge=0, le=65_535)] = 7433
+    #: A unix socket to listen on as well; empty: none.
+    socket: Text = ""
+    #: Certificate (with its chain) and private key, as PEM files: the address then speaks TLS only. Both or none.
+    tls_cert: Text = ""
+    tls_key: Text = ""
+    #: Names that callers may use for this server, besides `host`, localhost and addresses.
+    allowed_hosts: tuple[HostName, ...] = ()
+    #: Serve an address that others can reach although no token exists: everyone there may do everything.
+    insecure: bool = False
 
 
 class Postgres(Section, frozen=True, kw_only=True):
@@ -98,6 +120,8 @@ class Token(Section, frozen=True, kw_only=True):
     ]
     #: What its holder may call.
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1)]
+    #: The queues that it may work on; empty: all.
+    queues: tuple[QueueName, ...] = ()
 
 
 class Auth(Section, frozen=True, kw_only=True):
@@ -128,8 +152,29 @@ class Relay(Section, frozen=True, kw_only=True):
 class Limits(Section, frozen=True, kw_only=True):
     #: Largest payload of a job.
     payload_bytes: Annotated[int, Meta(ge=1, le=16 * 1024 * 1024, extra=RELOAD)] = 204_800
+    #: Largest result that a worker may report.
+    result_bytes: Annotated[int, Meta(ge=1, le=64_000_000, extra=RELOAD)] = 64_000_000
+    #: Larger results go to a file under `data_dir`, and the row names it.
+    inline_result_bytes: Annotated[int, Meta(ge=1, le=1024 * 1024, extra=RELOAD)] = 65_536
+    #: Free space of `data_dir` in MB below which no new jobs are taken. 0: never look.
+    min_free_mb: Annotated[int, Meta(ge=0, le=10_000_000, extra=RELOAD)] = 100
     #: Waiting jobs in a queue before enqueue answers 429.
     max_queued: Annotated[int, Meta(ge=1, le=10_000_000, extra=RELOAD)] = 100_000
+    #: How long Redis keeps what it knows of a job after the last news, unless the job says otherwise.
+    job_ttl_s: Annotated[int, Meta(ge=1, le=30 * DAY_S, extra=RELOAD)] = DAY_S
+    #: Open HTTP connections; some more are kept for /livez and /readyz.
+    max_connections: Annotated[int, Meta(ge=10, le=100_000)] = 4000
+    #: Requests that one token may have under way at once, streams and waiting workers included.
+    requests_per_token: Annotated[int, Meta(ge=1, le=100_000, extra=RELOAD)] = 3000
+
+
+class Retention(Section, frozen=True, kw_only=True):
+    #: How long a job is kept after its end, with its result, attempts and events.
+    jobs_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 7 * DAY_S
+    #: How long it is then remembered that there was such a job.
+    gone_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 30 * DAY_S
+    #: Pause between two rounds of clearing away.
+    every_s: Annotated[float, Meta(ge=1, le=3600, extra=RELOAD)] = 60
 
 
 class Queue(Section, frozen=True, kw_only=True):
@@ -148,10 +193,36 @@ class Task(Section, frozen=True, kw_only=True):
     isolate: bool = False
     #: command: the program and its arguments; no shell reads them.
     argv: tuple[Text, ...] = ()
+    #: command: variables of jobd's environment that it gets besides PATH, HOME, LANG, LC_* and TZ.
+    env: tuple[VariableName, ...] = ()
+    #: command: where it starts; empty: in a temporary directory of its own.
+    cwd: Text = ""
+    #: command: address space of each of its processes; 0: as much as jobd may have.
+    memory_mb: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
+    #: command: processes and threads that it may add to those of jobd's user; 0: as many as the user may have.
+    max_processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    #: command: largest result; of a longer output only the end is kept.
+    max_output_mb: Annotated[float, Meta(gt=0, le=64)] = 1
+    #: command: time between SIGTERM and SIGKILL for what has to stop.
+    kill_after_s: Annotated[float, Meta(ge=0, le=600)] = 5
     #: openai: the server's address, up to and including /v1.
     base_url: Annotated[
         str, Meta(pattern=rf"\A(https?://{_SOLID}+)?\Z", description="an http:// or https:// URL", extra=SECRET)
     ] = ""
+    #: openai: the model to ask for unless the job names one; empty: the server's own choice.
+    model: Text = ""
+    #: openai: the variable that holds the server's API key; empty: none is sent. Hidden like a secret, since a key that
+    #: is written here by mistake must not be shown.
+    api_key_env: Annotated[
+        str,
+        Meta(
+            pattern=r"\A([A-Z_][A-Z0-9_]*)?\Z",
+            description="the name of an environment variable in capitals, not the key itself",
+            extra=SECRET,
+        ),
+    ] = ""
+    #: openai: the system message of jobs that bring none.
+    system: Text = ""
     #: An attempt that runs longer is stopped and counts as failed.
     timeout_s: Annotated[float, Meta(gt=0, le=30 * DAY_S)] = 3600
     #: None: `retry.max_attempts`.
@@ -177,6 +248,8 @@ class Config(Section, frozen=True, kw_only=True):
     data_dir: Text = ""
     #: How long running jobs may take to finish once a stop is asked for; then they are handed back.
     drain_s: Annotated[float, Meta(ge=0, le=3600, extra=RELOAD)] = 20
+    #: Modules that are imported at the start; the functions in them that say `@task` are tasks.
+    tasks_from: tuple[ModuleName, ...] = ()
     server: Server = Server()
     postgres: Postgres = Postgres()
     redis: Redis = Redis()
@@ -185,6 +258,7 @@ class Config(Section, frozen=True, kw_only=True):
     retry: Retry = Retry()
     relay: Relay = Relay()
     limits: Limits = Limits()
+    retention: Retention = Retention()
     #: `default` is always there.
     queues: dict[str, Queue] = msgspec.field(default_factory=lambda: {"default": Queue()})
     tasks: dict[str, Task] = msgspec.field(default_factory=lambda: {name: Task(run="mock") for name in BUILTIN_TASKS})
@@ -230,6 +304,11 @@ def broken_rules(config: Config) -> Iterator[BrokenRule]:
             (("retry", "cap_s"), ("retry", "base_s")),
             f"retry.cap_s must be at least retry.base_s (got {retry.cap_s:.9g} and {retry.base_s:.9g})",
         )
+    if bool(config.server.tls_cert) != bool(config.server.tls_key):
+        missing = "tls_key" if config.server.tls_cert else "tls_cert"
+        yield BrokenRule(
+            (("server", "tls_cert"), ("server", "tls_key")), f"server.{missing} is missing: TLS needs both files"
+        )
     names = [token.name for token in config.auth.tokens]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield BrokenRule((("auth", "tokens"),), f"auth.tokens must have different names (got {name} more than once)")
@@ -237,8 +316,16 @@ def broken_rules(config: Config) -> Iterator[BrokenRule]:
         yield from _broken_task_rules(name, task, config.queues)
 
 
+_COMMAND_SETTINGS = ("argv", "env", "cwd", "memory_mb", "max_processes", "max_output_mb", "kill_after_s")
 #: Settings that only one way of running reads; elsewhere they would be believed and do nothing.
-_ONLY_FOR: dict[str, TaskRun] = {"handler": "python", "isolate": "python", "argv": "command", "base_url": "openai"}
+_ONLY_FOR: dict[str, TaskRun] = {
+    **dict.fromkeys(("handler", "isolate"), "python"),
+    **dict.fromkeys(_COMMAND_SETTINGS, "command"),
+    **dict.fromkeys(("base_url", "model", "api_key_env", "system"), "openai"),
+}
+_PLAIN_TASK = Task(run="external")
+#: Where jobd itself connects to; every variable that begins with JOBD_ may hold the same, or a token.
+_OWN_VARIABLES = frozenset({"DATABASE_URL", "REDIS_URL", "PGPASSWORD"})
 
 
 def _broken_task_rules(name: str, task: Task, queues: Mapping[str, Queue]) -> Iterator[BrokenRule]:
@@ -246,19 +333,50 @@ def _broken_task_rules(name: str, task: Task, queues: Mapping[str, Queue]) -> It
         return BrokenRule((("tasks", name, setting), ("tasks", name, "run")), f"tasks.{name}.{setting} {message}")
 
     for setting, run in _ONLY_FOR.items():
-        if getattr(task, setting) and task.run != run:
+        if getattr(task, setting) != getattr(_PLAIN_TASK, setting) and task.run != run:
             yield rule(setting, f'is only for run = "{run}" (tasks.{name}.run is "{task.run}")')
     if task.run == "python" and not _is_handler(task.handler):
         yield rule("handler", f'must be "pkg.mod:func" when run = "python" (got {json.dumps(task.handler)})')
     if task.run == "command" and not (task.argv and task.argv[0]):
         yield rule("argv", 'must name a program when run = "command"')
+    if task.run == "command":
+        yield from (rule(*broken) for broken in _broken_command_rules(task))
     if task.run == "openai" and not task.base_url:
         yield rule("base_url", 'must be an http:// or https:// URL when run = "openai" (got "")')
+    elif task.run == "openai" and not _is_base_url(task.base_url):
+        yield rule("base_url", "must have a host, a port of at most 65535 if any, and neither ? nor #")
+    elif task.run == "openai" and task.api_key_env and "@" in urlsplit(task.base_url).netloc:
+        yield rule("api_key_env", "does not go with a password in base_url: a request has one of them")
+    if task.run == "external" and task.queue in queues and queues[task.queue].slots:
+        yield BrokenRule(
+            (("tasks", name, "run"), ("tasks", name, "queue"), ("queues", task.queue, "slots")),
+            f'tasks.{name}.run is "external", but queues.{task.queue}.slots is {queues[task.queue].slots}: those slots'
+            " would take its jobs and cannot run them; give the task a queue with slots = 0",
+        )
     if task.queue not in queues:
         yield BrokenRule(
             (("tasks", name, "queue"),),
             f"tasks.{name}.queue must be one of {', '.join(queues)} (got {json.dumps(task.queue)})",
         )
+
+
+def _broken_command_rules(task: Task) -> Iterator[tuple[str, str]]:
+    program = task.argv[0] if task.argv else ""
+    if "/" in program and not program.startswith("/"):
+        yield "argv", f"must begin with an absolute path, or a name to find in PATH (got {json.dumps(program)})"
+    if task.cwd and not task.cwd.startswith("/"):
+        yield "cwd", f"must be an absolute path (got {json.dumps(task.cwd)})"
+    for variable in task.env:
+        if variable.startswith("JOBD_") or variable in _OWN_VARIABLES:
+            yield "env", f"must not pass on {variable}, which is jobd's own; give the program another of its own"
+
+
+def _is_base_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return bool(parts.hostname) and parts.port != 0 and not {"?", "#"} & set(text)
+    except ValueError:  # a port that is no number or too large, half of an IPv6 address
+        return False
 
 
 def _is_handler(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import uuid
 from pathlib import Path
@@ -15,28 +16,51 @@ import msgspec
 
 from jobd import config_show, logs
 from jobd.account import server_account
-from jobd.api.app import build_app
+from jobd.api.app import ENDPOINTS, build_app
+from jobd.api.auth import Doorkeeper
+from jobd.api.disk import Disk
+from jobd.api.drain import DrainRates
+from jobd.api.guard import Guard
+from jobd.api.mirror import KeyMirror
+from jobd.api.services import Services
+from jobd.api.storm import Storm
 from jobd.bell import Bell
 from jobd.config import Config
 from jobd.datadir import Addresses, DataDir
 from jobd.engine import Engine
 from jobd.errors import ConfigError
 from jobd.notify import Notifier
+from jobd.owners import Owners
+from jobd.results import Results
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
-from jobd.services.gateway import Gateway, bind_listener, listener_url
+from jobd.services.gateway import Gateway
+from jobd.services.janitor import Janitor
+from jobd.services.lease_guard import LeaseGuard
 from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
+from jobd.services.listen import (
+    bind_listener,
+    bind_unix_listener,
+    checked_tls,
+    close_unix_listener,
+    connections_that_fit,
+    is_loopback,
+    listener_url,
+)
 from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
+from jobd.services.slots import Slots
+from jobd.services.tailer import Tailer
+from jobd.services.token_watch import TokenWatch
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor
+from jobd.tasks.registry import make_runners, with_declared_tasks
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
     from jobd.config import Loaded
@@ -56,7 +80,7 @@ class Daemon:
     """One run of `jobd serve`."""
 
     def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
-        self._config = loaded.config
+        self._config = with_declared_tasks(loaded.config)
         self._reload = reload
         self._data_dir = DataDir(Path(loaded.config.data_dir), server_account())
         #: New at every start, so that what a dead jobd owned can never pass for this one's.
@@ -65,17 +89,27 @@ class Daemon:
     async def run(self, on_ready: Callable[[Addresses], None]) -> int | None:
         """Serve until a signal; the signal's number if it had to be sent twice."""
         os.umask(0o077)
+        server = self._config.server
+        self._tls = checked_tls(server.tls_cert, server.tls_key)
         self._data_dir.check()
-        listener = bind_listener(self._config.server.host, self._config.server.port)
+        listener = bind_listener(server.host, server.port)
+        self._unix_listener: socket.socket | None = None
         try:
             self._data_dir.open()
+            self._owners = Owners(self._data_dir.path, f"{socket.gethostname()}:{self._incarnation}")
+            # Not before it is known that no other jobd is at work here: a runner may clear away what a dead one left.
+            self._runners = make_runners(self._config)
+            if server.socket:
+                self._unix_listener = bind_unix_listener(Path(server.socket))
             return await self._supervise(listener, on_ready)
         finally:
             listener.close()
+            if self._unix_listener is not None:
+                close_unix_listener(self._unix_listener, Path(server.socket))
             self._data_dir.close()
 
     async def _supervise(self, listener: socket.socket, on_ready: Callable[[Addresses], None]) -> int | None:
-        where = addresses(self._data_dir, self._config, listener_url(listener))
+        where = addresses(self._data_dir, self._config, listener_url(listener, self._tls))
         self._data_dir.write_addresses(where)
         self._supervisor = Supervisor(
             notifier=Notifier(os.environ), drain_s=lambda: self._config.drain_s, on_ready=lambda: on_ready(where)
@@ -100,7 +134,28 @@ class Daemon:
         database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
         bell = Bell()
         engine = Engine(database, lambda: self._config, bell.ring)
-        reaper = Reaper(database, lambda: self._config, bell.ring)
+        leases = LeaseKeeper(engine, lambda: self._config)
+        engine.on_cancel_requested = leases.cancel
+        reaper = Reaper(database, lambda: self._config, bell.ring, self._owners)
+        dispatcher = Dispatcher(engine, database, transport, self._incarnation, lambda: self._config)
+        doorkeeper = Doorkeeper(lambda: self._config, is_loopback=is_loopback(listener))
+        tailer = Tailer(database, transport)
+        results = Results(data_dir.path, lambda: self._config)
+        services = Services(
+            supervisor=self._supervisor,
+            config=lambda: self._config,
+            database=database,
+            transport=transport,
+            engine=engine,
+            dispatcher=dispatcher,
+            drain=DrainRates(database),
+            mirror=KeyMirror(transport),
+            doorkeeper=doorkeeper,
+            tailer=tailer,
+            disk=Disk(data_dir.free_bytes, lambda: self._config),
+            storm=Storm(),
+            results=results,
+        )
         return [
             *tree,
             Spec(
@@ -131,16 +186,57 @@ class Daemon:
                 needs=("relay",),
             ),
             Spec(name="engine", service=engine, phase=Phase.FLUSH),
-            Spec(name="leases", service=LeaseKeeper(engine, lambda: self._config), phase=Phase.FLUSH),
+            Spec(name="leases", service=leases, phase=Phase.FLUSH),
             Spec(
-                name="dispatcher",
-                service=Dispatcher(engine, database, transport, self._incarnation, lambda: self._config),
-                phase=Phase.INTAKE,
+                name="lease_guard",
+                service=LeaseGuard(where.DATABASE_URL, leases, lambda: self._config),
+                phase=Phase.FLUSH,
+                needed=False,
+            ),
+            Spec(name="dispatcher", service=dispatcher, phase=Phase.INTAKE, needs=("store",)),
+            Spec(name="slots", service=self._slots(engine, dispatcher, leases, results), phase=Phase.WORK),
+            Spec(name="tailer", service=tailer, phase=Phase.FLUSH, needs=("store",)),
+            Spec(name="reaper", service=reaper, phase=Phase.FLUSH, needs=("store",)),
+            Spec(
+                name="janitor",
+                service=Janitor(database, results, lambda: self._config),
+                phase=Phase.WORK,
+                needed=False,
                 needs=("store",),
             ),
-            Spec(name="reaper", service=reaper, phase=Phase.FLUSH, needs=("store",)),
-            Spec(name="gateway", service=Gateway(build_app(self._supervisor), listener), phase=Phase.EDGE),
+            Spec(
+                name="tokens",
+                service=TokenWatch(database, doorkeeper, lambda: self._config, is_loopback=is_loopback(listener)),
+                phase=Phase.FLUSH,
+                needs=("store",),
+            ),
+            Spec(name="gateway", service=self._gateway(services, listener), phase=Phase.EDGE),
         ]
+
+    def _slots(self, engine: Engine, dispatcher: Dispatcher, leases: LeaseKeeper, results: Results) -> Slots:
+        """It needs no server to be up: what runs goes on while Postgres or Redis is away."""
+        return Slots(
+            engine=engine,
+            dispatcher=dispatcher,
+            leases=leases,
+            config=lambda: self._config,
+            runners=self._runners,
+            owner_id=self._owners.owner_id,
+            results=results,
+        )
+
+    def _gateway(self, services: Services, listener: socket.socket) -> Gateway:
+        public = [endpoint.path for endpoint in ENDPOINTS if endpoint.scope == "public"]
+        return Gateway(
+            build_app(services),
+            listener,
+            guard=lambda app: Guard(app, services.doorkeeper, lambda: self._config, public),
+            unix_listener=self._unix_listener,
+            tls=self._tls,
+            max_connections=connections_that_fit(
+                self._config.limits.max_connections, 1 if self._unix_listener is None else 2
+            ),
+        )
 
     async def _obey_signals(self, task_status: anyio.abc.TaskStatus[list[int]]) -> None:
         signalled: list[int] = []
@@ -159,7 +255,7 @@ class Daemon:
     def _obey_reload(self) -> None:
         """Take over what may change in a running daemon; say what may not. A bad file changes nothing."""
         try:
-            new = self._reload().config
+            new = with_declared_tasks(self._reload().config)
         except ConfigError as error:
             log.error("reload refused, nothing changed: %s", error)
             return

@@ -5,6 +5,8 @@
     secrets/           0700: the Valkey password
     run/               0700, the servers': unix sockets; a link to a short folder if the path here is too long
     postgres/          0700, the servers': the cluster            postgres.lock, valkey.lock: see locks.py
+    results/           0700: results too large for their rows, see results.py
+    attempts/          0700: a folder for each command that runs, see tasks/workdir.py
     servers/           copies of the server programs, only where the servers' account cannot reach the installed ones
 
 The directory is 0700. Started by root it is 0710 with the servers' group, so that they can reach their own folders.

@@ -22,7 +22,7 @@ from jobd.datadir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.errors import JobdError
 from jobd.masking import masked_url
 from jobd.services import embedded_postgres, embedded_valkey
-from jobd.services.gateway import bind_listener
+from jobd.services.listen import bind_listener, trusting
 from jobd.store import postgres
 from jobd.store.migrate import pending_migrations
 from jobd.stream import connection
@@ -86,7 +86,7 @@ async def examine(load: Callable[[], Loaded]) -> list[Finding]:
     running = data_dir.is_running()
     findings.append(ok("running", f"yes, on {data_dir.path}") if running else ok("running", "no"))
     if running:
-        findings.append(await anyio.to_thread.run_sync(_ready, data_dir))
+        findings.append(await anyio.to_thread.run_sync(_ready, data_dir, config))
     else:
         findings.append(_address(config))
     if running or config.postgres.url:
@@ -180,10 +180,11 @@ def _cluster(data_dir: DataDir) -> Finding:
     return ok("cluster", f"Postgres {embedded_postgres.MAJOR}")
 
 
-def _ready(data_dir: DataDir) -> Finding:
+def _ready(data_dir: DataDir, config: Config) -> Finding:
     try:
         url = data_dir.read_addresses().JOBD_URL
-        with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
+        tls = trusting(config.server.tls_cert) if url.startswith("https:") else None
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=tls) as answer:
             return ok("gateway", f"{url} answers {answer.status}")
     except JobdError as error:
         return bad("gateway", error)

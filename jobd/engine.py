@@ -7,6 +7,7 @@ under way the next one gathers. What an answer means when the connection broke i
     claim                    the lease says whose it is
     complete, fail, release  idempotent by attempt: sent again, answered the same
     heartbeat                sent again: a lease that is renewed twice is renewed
+    tell                     sent again if the holder counts what it tells, else unknown
 
 Until Postgres is back the items wait, for at most `RETURN_S`; then their callers are told that the outcome is unknown.
 """
@@ -21,14 +22,17 @@ import asyncpg
 
 from jobd.batch import Batcher, NotApplied
 from jobd.errors import ServerDown
+from jobd.job.model import CancelRequested
 from jobd.job.retry import RetryPolicy
-from jobd.lifecycle import read_back
+from jobd.lifecycle import events, read_back
 from jobd.lifecycle.cancel import CancelAnswer, cancel
 from jobd.lifecycle.claim import Ask, ClaimAnswer, ClaimedJob, claim, poll_claim
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.enqueue import Created, Enqueued, NewJob, enqueue
 from jobd.lifecycle.fail import Ended, Failure, fail
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.lifecycle.read import pause_queue
+from jobd.lifecycle.redrive import redrive, redrive_once
 from jobd.lifecycle.release import release
 from jobd.store.postgres import is_broken_line, translated
 
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
     from jobd.batch import Answer, Item
     from jobd.config import Config
     from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
+    from jobd.lifecycle.events import Telling
     from jobd.lifecycle.report import Held, Refusal
     from jobd.service import Handle
     from jobd.store.postgres import Database
@@ -62,6 +67,8 @@ class Engine:
         self._config = config
         #: Called after every commit that others have to be told of.
         self._on_commit = on_commit
+        #: Called for every running job that is to be canceled: its holder may be in this very process.
+        self.on_cancel_requested: Callable[[UUID], None] = lambda _: None
         self._batchers: list[Batcher[Any, Any]] = []
         self._make_batchers()
 
@@ -97,11 +104,21 @@ class Engine:
     async def complete(self, report: Completion) -> Completed | Refusal:
         return await self._completes.submit(report)
 
+    async def complete_many(self, reports: Sequence[Completion]) -> list[Completed | Refusal | Exception]:
+        return await self._completes.submit_many(reports)
+
     async def fail(self, report: Failure) -> Ended | Refusal:
         return await self._fails.submit(report)
 
     async def release(self, holder: Held) -> Requeued | Canceled | Refusal:
         return await self._releases.submit(holder)
+
+    async def tell(self, telling: Telling) -> events.Answer:
+        """Keep what a holder tells. One that counts (`told_n`) may send it again; another may not."""
+        return await self._tellings.submit(telling)
+
+    async def tell_many(self, tellings: Sequence[Telling]) -> list[events.Answer | Exception]:
+        return await self._tellings.submit_many(tellings)
 
     async def cancel(self, job_ids: Sequence[UUID]) -> list[CancelAnswer]:
         """Cancel, which may be asked for any number of times."""
@@ -109,7 +126,24 @@ class Engine:
         with translated(database.url):
             answers = await cancel(database.pool, job_ids)
         self._on_commit()
+        for job_id, answer in zip(job_ids, answers, strict=True):
+            if isinstance(answer, CancelRequested):
+                self.on_cancel_requested(job_id)
         return answers
+
+    async def redrive(self, job_ids: Sequence[UUID], *, again: bool = True) -> dict[UUID, UUID]:
+        """Run dead letters again, the new job of each; with `again` also those that do so already."""
+        database = await self._open()
+        with translated(database.url):
+            redriven = await (redrive(database.pool, job_ids) if again else redrive_once(database, job_ids))
+        self._on_commit()
+        return redriven
+
+    async def pause_queue(self, queue: str, *, paused: bool) -> None:
+        database = await self._open()
+        with translated(database.url):
+            await pause_queue(database.pool, queue, paused=paused)
+        self._on_commit()
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -136,9 +170,10 @@ class Engine:
         self._completes = self._batcher(self._flush_completes, _send_again)
         self._fails = self._batcher(self._flush_fails, _send_again)
         self._releases = self._batcher(self._flush_releases, _send_again)
+        self._tellings = self._batcher(self._flush_tellings, _tell_again)
         self._batchers = [
             *(self._enqueues, self._claims, self._heartbeats),
-            *(self._completes, self._fails, self._releases),
+            *(self._completes, self._fails, self._releases, self._tellings),
         ]
 
     def _batcher(
@@ -195,8 +230,13 @@ class Engine:
         return await claim((await self._open()).pool, asks, ttl_s=self._config().leases.ttl_s)
 
     async def _read_back_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer | NotApplied]:
+        """An owner may hold the job by an earlier message: only what this very message brought is this claim's."""
         stand = await read_back.claims_that_stand(self._database.pool, asks)
-        return [stand.get(ask.job_id, NotApplied()) for ask in asks]
+        found = [stand.get(ask.job_id) for ask in asks]
+        return [
+            job if job is not None and job.message_id == ask.message_id else NotApplied()
+            for ask, job in zip(asks, found, strict=True)
+        ]
 
     async def _flush_heartbeats(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost]:
         return await heartbeat((await self._open()).pool, beats, ttl_s=self._config().leases.ttl_s)
@@ -209,8 +249,17 @@ class Engine:
         policy = RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s)
         return await fail((await self._open()).pool, reports, policy=policy)
 
+    async def _flush_tellings(self, tellings: Sequence[Telling]) -> Sequence[events.Answer]:
+        return await events.append_events((await self._open()).pool, tellings)
+
     async def _flush_releases(self, holders: Sequence[Held]) -> Sequence[Requeued | Canceled | Refusal]:
         return await release((await self._open()).pool, holders)
+
+
+async def _tell_again(tellings: Sequence[Telling]) -> Sequence[NotApplied]:
+    if any(telling.told_n is None for telling in tellings):
+        raise ServerDown("the connection broke while events were being kept")
+    return [NotApplied() for _ in tellings]
 
 
 async def _send_again(items: Sequence[_T]) -> Sequence[NotApplied]:

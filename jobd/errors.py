@@ -27,7 +27,7 @@ if sys.version_info < (3, 11):
 
 
 class JobdError(Exception):
-    code: ClassVar[str] = "error"
+    code: str = "error"
     exit_code: ClassVar[int] = 1
 
 

@@ -1,4 +1,4 @@
-"""Job ids: UUIDs of version 7, so that ids sort by time of creation and new rows go to the end of the index."""
+"""Ids. A job's is a UUID of version 7: ids sort by time of creation, and new rows go to the end of the index."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 import time
 import uuid
 
+_VERSION_4 = bytes(byte & 0x0F | 0x40 for byte in range(256))
+_VARIANT = bytes(byte & 0x3F | 0x80 for byte in range(256))
 _lock = threading.Lock()
 _last = 0
 
@@ -29,3 +31,11 @@ def new_ids(count: int) -> list[uuid.UUID]:
             range(first, first + count), struct.unpack(f"{count}Q", os.urandom(8 * count)), strict=True
         )
     ]
+
+
+def random_ids(count: int) -> bytes:
+    """So many UUIDs of version 4, one behind the other: for attempts and tokens, which nobody may guess."""
+    noise = bytearray(os.urandom(16 * count))
+    noise[6::16] = noise[6::16].translate(_VERSION_4)
+    noise[8::16] = noise[8::16].translate(_VARIANT)
+    return bytes(noise)

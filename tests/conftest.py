@@ -11,10 +11,39 @@ import pytest
 from jobd.config import Config
 from tests.support import servers
 from tests.support.daemon import Jobd
+from tests.support.http import Api
 from tests.support.node import Node, new_database
+from tests.support.stage import Stage, stage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+#: No slots: nothing takes a job away from the test that sent it. Who claims by queue uses `told` and leaves it empty.
+NOBODY_WORKS = """
+[queues.default]
+slots = 0
+[queues.fast]
+slots = 0
+[queues.told]
+slots = 0
+"""
+
+
+#: What these show does not depend on the version of Python.
+ONCE = (
+    "lifecycle/",
+    "services/test_redis_chaos.py",
+    "api/test_fuzz.py",
+    "api/test_bad_submits.py",
+    "daemon/test_bench.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    top = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(top).as_posix().startswith(ONCE):
+            item.add_marker("once")
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +94,30 @@ def jobd(folder: Path) -> Iterator[Callable[..., Jobd]]:
     yield make
     for daemon in made:
         daemon.clean_up()
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Jobd]:
+    """One `jobd serve` for all tests that only talk to it."""
+    folder = Path(tempfile.mkdtemp(prefix="jt-"))
+    folder.chmod(0o755)
+    (folder / "jobd.toml").write_text(NOBODY_WORKS)
+    daemon = Jobd(folder / "data", "--config", str(folder / "jobd.toml")).start().until_ready()
+    yield daemon
+    daemon.clean_up()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def api(daemon: Jobd) -> Api:
+    return Api(daemon.address)
+
+
+@pytest.fixture(scope="session")
+def workers(daemon: Jobd) -> Iterator[Stage]:
+    """Plays the part of the workers, since nobody else takes jobs here."""
+    with stage(daemon.addresses["DATABASE_URL"]) as played:
+        yield played
 
 
 @pytest.fixture(autouse=True)

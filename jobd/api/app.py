@@ -1,25 +1,48 @@
-"""The HTTP application: a route table, and nothing that knows how a route does its work."""
+"""The HTTP application: the table of all routes, and nothing that knows how one does its work."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.routing import Route
 
-from jobd.api import health, problems
+from jobd.api import (
+    dead_letters,
+    events,
+    health,
+    job_batch,
+    jobs,
+    problems,
+    queues,
+    reports,
+    result,
+    worker,
+    worker_events,
+)
+from jobd.api.descriptions import with_descriptions
+from jobd.api.endpoint import Endpoint, routes
 
 if TYPE_CHECKING:
-    from jobd.supervisor import Supervisor
+    from jobd.api.services import Services
 
-
-def build_app(supervisor: Supervisor) -> Starlette:
-    app = Starlette(
-        routes=[
-            Route("/livez", health.livez, methods=["GET"]),
-            Route("/readyz", health.readyz, methods=["GET"]),
-        ],
-        exception_handlers=problems.HANDLERS,
+#: The first that fits answers, so what is called most stands first.
+ENDPOINTS: tuple[Endpoint, ...] = with_descriptions(
+    (
+        *jobs.ENDPOINTS,
+        *job_batch.ENDPOINTS,
+        *worker.ENDPOINTS,
+        *reports.ENDPOINTS,
+        *worker_events.ENDPOINTS,
+        *result.ENDPOINTS,
+        *events.ENDPOINTS,
+        *queues.ENDPOINTS,
+        *dead_letters.ENDPOINTS,
+        *health.ENDPOINTS,
     )
-    app.state.supervisor = supervisor
+)
+
+
+def build_app(services: Services) -> Starlette:
+    app = Starlette(routes=routes(ENDPOINTS, services), exception_handlers=problems.HANDLERS)
+    app.router.redirect_slashes = False  # a path with a slash too many is no path here, whatever else is there
     return app

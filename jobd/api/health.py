@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.responses import Response
+
+from jobd.api.endpoint import Call, Endpoint, json_answer
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
+    from starlette.responses import Response
 
-    from jobd.supervisor import Supervisor
 
-HEADERS = {"Cache-Control": "no-store"}
+class Liveness(msgspec.Struct, frozen=True):
+    status: str = "alive"
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -22,21 +23,22 @@ class Readiness(msgspec.Struct, frozen=True):
     services: dict[str, str]
 
 
-async def livez(request: Request) -> Response:
-    return Response(b'{"status":"alive"}', media_type="application/json", headers=HEADERS)
+async def livez(call: Call) -> Response:
+    return json_answer(Liveness())
 
 
-async def readyz(request: Request) -> Response:
-    supervisor: Supervisor = request.app.state.supervisor
+async def readyz(call: Call) -> Response:
+    supervisor = call.services.supervisor
     ready = supervisor.is_ready()
     if ready:
         status = "degraded" if supervisor.is_degraded() else "ready"
     else:
         status = "draining" if supervisor.draining else "starting"
-    body = Readiness(
-        status=status,
-        services={name: state.value for name, state in supervisor.states().items()},
-    )
-    return Response(
-        msgspec.json.encode(body), status_code=200 if ready else 503, media_type="application/json", headers=HEADERS
-    )
+    services = {name: state.value for name, state in supervisor.states().items()}
+    return json_answer(Readiness(status=status, services=services), 200 if ready else 503)
+
+
+ENDPOINTS = (
+    Endpoint("GET", "/livez", "public", livez, "Whether the process turns", {200: Liveness}),
+    Endpoint("GET", "/readyz", "public", readyz, "Whether each service is up", {200: Readiness, 503: Readiness}),
+)

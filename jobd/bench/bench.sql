@@ -26,6 +26,7 @@ INSERT INTO bench_commits (n) VALUES ($1);
 WITH mine AS MATERIALIZED (DELETE FROM jobs WHERE queue = $1 RETURNING id),
 without_leases AS (DELETE FROM leases USING mine WHERE leases.resource_id = mine.id),
 without_attempts AS (DELETE FROM attempts USING mine WHERE attempts.job_id = mine.id),
+without_specs AS (DELETE FROM job_specs USING mine WHERE job_specs.job_id = mine.id),
 untold AS (DELETE FROM outbox USING mine WHERE outbox.job_ids[1] = mine.id),
 uncounted AS (DELETE FROM queue_counts WHERE queue = $1)
 SELECT count(*) FROM mine;

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+Figures = TypeVar("Figures", bound=msgspec.Struct)
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,10 +62,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     busiest: list[str]
 
 
+def medians(rounds: Sequence[Figures]) -> Figures:
+    """Each figure's own median over the rounds."""
+    kind = type(rounds[0])
+    return kind(**{name: median(getattr(one, name) for one in rounds) for name in kind.__struct_fields__})
+
+
 def row(batch: int, rounds: Sequence[Rates]) -> Row:
-    names = Rates.__struct_fields__
-    middle = Rates(**{name: median(getattr(rates, name) for rates in rounds) for name in names})
-    return Row(batch=batch, median=middle, rounds=list(rounds))
+    return Row(batch=batch, median=medians(rounds), rounds=list(rounds))
 
 
 def line(rounds: Sequence[float]) -> Line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
-from jobd.job.status import JobStatus
+from jobd.job.status import FINAL_STATUSES, JobStatus
 from jobd.lifecycle.claim import EXPLAIN_CLAIMS, Unknown
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
@@ -31,5 +31,6 @@ async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: dateti
     rest = [job_id for job_id in ordered if job_id not in answers]
     if rest:
         for row in await fetch(connection, EXPLAIN_CLAIMS, rest):
-            answers[row["job_id"]] = AlreadyFinal(JobStatus(row["status"]))
+            status = JobStatus(row["status"])
+            answers[row["job_id"]] = AlreadyFinal(status) if status in FINAL_STATUSES else CancelRequested()
     return [answers.get(job_id, Unknown()) for job_id in job_ids]

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import msgspec
 
+from jobd.ids import random_ids
 from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.batches import in_turn
@@ -37,7 +38,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None
 
 
-class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimedJob(msgspec.Struct, frozen=True):
+    """In the order of the statements' columns."""
+
     job_id: UUID
     task: str
     queue: str
@@ -63,7 +66,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
 ClaimAnswer = ClaimedJob | NotClaimable | DeadLettered | Canceled | Unknown
 
-_FIELDS = ClaimedJob.__struct_fields__
+_COLUMNS = len(ClaimedJob.__struct_fields__)
 
 
 async def claim(
@@ -76,8 +79,9 @@ async def claim(
     """
     answers: dict[int, ClaimAnswer] = {}
     sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
-    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in sent.values()], ttl_s, now):
-        answers[sent[row["job_id"], row["enqueue_id"]]] = _claimed(row)
+    order = list(sent.values())
+    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ttl_s, now):
+        answers[order[row["n"] - 1]] = _claimed(row)
     rest = [asks[n] for n in sent.values() if n not in answers]
     if rest:
         for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, now):
@@ -117,11 +121,12 @@ async def _run(
         [ask.message_id for ask in asks],
         ttl_s,
         now,
+        random_ids(2 * len(asks)),
     )
 
 
 def _claimed(row: asyncpg.Record) -> ClaimedJob:
-    return ClaimedJob(**{name: row[name] for name in _FIELDS})
+    return ClaimedJob(*row[:_COLUMNS])
 
 
 def _taken_over(row: asyncpg.Record) -> ClaimAnswer:

@@ -6,10 +6,10 @@
 -- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
 -- A job without a row back is not to be had this way.
 -- $1 job_ids uuid[] (in order), $2 enqueue_ids int[], $3 owners text[], $4 streams text[], $5 message_ids text[],
--- $6 ttl_s float8, $7 now timestamptz or null (tests only)
+-- $6 ttl_s float8, $7 now timestamptz or null (tests only), $8 fresh ids bytea (two for each job)
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
-        AS a (job_id, enqueue_id, owner_id, stream, message_id)
+    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
+        AS a (job_id, enqueue_id, owner_id, stream, message_id, n)
 ),
 taken AS (
     UPDATE jobs SET
@@ -22,8 +22,8 @@ taken AS (
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, a.owner_id, a.stream, a.message_id,
-        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
-        clock($7) + make_interval(secs => $6) AS lease_expires_at
+        id_at($8, 2 * a.n - 1) AS attempt_id, id_at($8, 2 * a.n) AS lease_token,
+        clock($7) + make_interval(secs => $6) AS lease_expires_at, a.n
 ),
 leased AS (
     INSERT INTO leases (
@@ -36,10 +36,10 @@ leased AS (
     FROM taken
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts)
     SELECT
         min(updated_at), CASE WHEN starts_with(owner_id, 'redis:') THEN 'taken' ELSE 'running' END,
-        array_agg(id), array_agg(version)
+        array_agg(id), array_agg(version), array_agg(attempt_no)
     FROM taken GROUP BY 2
 ),
 counted AS (
@@ -50,7 +50,7 @@ counted AS (
 )
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id
+    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id, n
 FROM taken;
 
 -- name: poll_claim_jobs
@@ -90,8 +90,9 @@ leased AS (
     SELECT id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no FROM taken
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions)
-    SELECT min(updated_at), 'running', array_agg(id), array_agg(version) FROM taken HAVING count(*) > 0
+    INSERT INTO outbox (at, event, job_ids, versions, attempts)
+    SELECT min(updated_at), 'running', array_agg(id), array_agg(version), array_agg(attempt_no)
+    FROM taken HAVING count(*) > 0
 ),
 counted AS (
     INSERT INTO queue_counts (queue, shard, queued, running)
@@ -109,8 +110,8 @@ FROM taken;
 -- ends the job if it has no attempt left or was to be canceled. The message stays the job's message.
 -- Parameters as in claim_jobs.
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[])
-        AS a (job_id, enqueue_id, owner_id, stream, message_id)
+    SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
+        AS a (job_id, enqueue_id, owner_id, stream, message_id, n)
 ),
 expired AS (
     DELETE FROM leases l USING asked a
@@ -121,15 +122,8 @@ expired AS (
         )
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
-        a.owner_id AS new_owner, a.stream AS new_stream, a.message_id AS new_message
-),
-closed AS (
-    INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id
-    )
-    SELECT
-        resource_id, attempt_no, attempt_id, lease_token, owner_id, 'expired', acquired_at, clock($7), stream, message_id
-    FROM expired
+        l.event_n + 2 AS event_n,  -- a gap, then the end
+        a.owner_id AS new_owner, a.stream AS new_stream, a.message_id AS new_message, a.n
 ),
 moved AS (
     UPDATE jobs SET
@@ -150,9 +144,21 @@ moved AS (
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, jobs.status,
+        e.attempt_no AS old_no, e.attempt_id AS old_attempt, e.lease_token AS old_token, e.owner_id AS old_owner,
+        e.acquired_at AS old_start, e.stream AS old_stream, e.message_id AS old_message, e.event_n,
         e.new_owner, e.new_stream, e.new_message,
-        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
+        id_at($8, 2 * e.n - 1) AS attempt_id, id_at($8, 2 * e.n) AS lease_token,
         clock($7) + make_interval(secs => $6) AS lease_expires_at
+),
+closed AS (
+    INSERT INTO attempts (
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
+        event_n
+    )
+    SELECT
+        id, old_no, old_attempt, old_token, old_owner, 'expired', old_start, updated_at, old_stream, old_message,
+        CASE status WHEN 'running' THEN 'queued' ELSE status END, event_n
+    FROM moved
 ),
 leased AS (
     INSERT INTO leases (
@@ -169,10 +175,11 @@ buried AS (
     SELECT id, queue, task, 'attempts_exhausted', updated_at FROM moved WHERE status = 'error'
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, has_gap, streams, message_ids)
     SELECT
         min(updated_at), CASE WHEN status = 'running' AND starts_with(new_owner, 'redis:') THEN 'taken' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(new_stream), array_agg(new_message)
+        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), true,
+        array_agg(CASE WHEN status <> 'running' THEN new_stream END), array_agg(new_message)
     FROM moved GROUP BY 2
 ),
 counted AS (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobd.job.machine import decide_complete
 from jobd.job.model import Completed
 from jobd.lifecycle.batches import in_turn
-from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
+from jobd.lifecycle.report import Held, Refusal, explain, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -44,7 +44,8 @@ async def complete(
         [report.outcome_hash for report in ordered],
         now,
     )
-    answers: dict[int, Completed | Refusal] = {sent[proof_in(row)]: Completed() for row in rows}
+    order = list(sent.values())
+    answers: dict[int, Completed | Refusal] = {order[row["n"] - 1]: Completed() for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:
         reasons = await explain(connection, [reports[n] for n in refused], decide_complete)

@@ -2,27 +2,29 @@
 
 -- name: complete_if_leased
 -- Ends each attempt whose token and attempt are current, and its job with it: done. The lease's expiry does not matter
--- as long as nobody took it over. A job without a row back was not this caller's to finish.
+-- as long as nobody took it over. Answers with the places of those in the arrays, from 1; another one was not this
+-- caller's to finish.
 -- $1 job_ids uuid[] (in order), $2 attempt_ids uuid[], $3 lease_tokens uuid[], $4 results text[] (null: none),
 -- $5 result_refs text[], $6 outcome_hashes bytea[], $7 now timestamptz or null (tests only)
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bytea[])
-        AS a (job_id, attempt_id, lease_token, result, result_ref, outcome_hash)
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::bytea[]) WITH ORDINALITY
+        AS a (job_id, attempt_id, lease_token, result, result_ref, outcome_hash, n)
 ),
 freed AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
-        a.result, a.result_ref, a.outcome_hash
+        l.event_n + 1 AS event_n, a.result, a.result_ref, a.outcome_hash, a.n
 ),
 closed AS (
     INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, outcome_hash, started_at, ended_at, stream, message_id
+        job_id, number, attempt_id, lease_token, owner_id, outcome, outcome_hash, started_at, ended_at, stream, message_id,
+        led_to, event_n
     )
     SELECT
         resource_id, attempt_no, attempt_id, lease_token, owner_id, 'done', outcome_hash, acquired_at, clock($7), stream,
-        message_id
+        message_id, 'done', event_n
     FROM freed
 ),
 finished AS (
@@ -32,11 +34,13 @@ finished AS (
     FROM freed f
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
-        jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id, f.attempt_id, f.lease_token
+        jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id, f.attempt_no, f.event_n, f.n
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
-    SELECT min(updated_at), 'done', array_agg(id), array_agg(version), array_agg(stream), array_agg(message_id)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, streams, message_ids)
+    SELECT
+        min(updated_at), 'done', array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n),
+        array_agg(stream), array_agg(message_id)
     FROM finished HAVING count(*) > 0
 ),
 counted AS (
@@ -45,7 +49,7 @@ counted AS (
     ON CONFLICT (queue, shard) DO UPDATE SET
         running = queue_counts.running + excluded.running, done = queue_counts.done + excluded.done
 )
-SELECT id AS job_id, attempt_id, lease_token FROM finished;
+SELECT n FROM finished;
 
 -- name: explain_reports
 -- How the attempts ended that could not be ended again. Reads only.

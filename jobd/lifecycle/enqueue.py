@@ -56,8 +56,16 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     key: IdempotencyKey | None = None
 
 
-class Created(msgspec.Struct, frozen=True):
+class Created(msgspec.Struct, frozen=True, eq=False):
     job_id: UUID
+    #: By the clock of the database; None when the answer was lost and the job found afterwards.
+    created_at: datetime | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Which job it is says everything; when it was made is told along."""
+        return isinstance(other, Created) and self.job_id == other.job_id
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Existing(msgspec.Struct, frozen=True):
@@ -195,12 +203,11 @@ async def _insert(
         [job.timeout_s for job in jobs],
         [job.ttl_s for job in jobs],
         [job.spec_hash for job in jobs],
-        [None for _ in jobs],
         max_queued,
         now,
     )
-    made = {row["id"] for row in rows}
-    return [Created(job.id) if job.id in made else QueueFull(job.queue) for job in jobs]
+    made = {row["id"]: row["created_at"] for row in rows}
+    return [Created(job.id, made[job.id]) if job.id in made else QueueFull(job.queue) for job in jobs]
 
 
 async def _settle_keys(connection: Connection, settled: Sequence[tuple[NewJob, Enqueued]]) -> None:

@@ -4,40 +4,41 @@
 -- Inserts new jobs up to each queue's limit; a job without a row back found its queue full.
 -- $1 ids uuid[], $2 tasks text[], $3 queues text[], $4 payloads text[], $5 priorities int[],
 -- $6 run_after timestamptz[] (null: now; the past counts as now), $7 delay_s float8[], $8 max_attempts int[],
--- $9 timeout_s float8[], $10 ttl_s int[], $11 spec_hashes bytea[], $12 redriven_from uuid[],
--- $13 most queued jobs a queue may have int (null: no limit), $14 now timestamptz or null (tests only)
-WITH moment AS MATERIALIZED (SELECT clock($14) AS now),
-asked AS MATERIALIZED (
-    SELECT *, row_number() OVER (PARTITION BY queue ORDER BY n) AS place
-    FROM unnest(
-        $1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::timestamptz[], $7::double precision[],
-        $8::integer[], $9::double precision[], $10::integer[], $11::bytea[], $12::uuid[]
-    ) WITH ORDINALITY AS a (
-        id, task, queue, payload, priority, run_after, delay_s, max_attempts, timeout_s, ttl_s, spec_hash,
-        redriven_from, n
-    )
-),
+-- $9 timeout_s float8[], $10 ttl_s int[], $11 spec_hashes bytea[],
+-- $12 most queued jobs a queue may have int (null: no limit), $13 now timestamptz or null (tests only)
+WITH moment AS MATERIALIZED (SELECT clock($13) AS now),
 room AS MATERIALIZED (
-    SELECT queue, $13::integer - coalesce((SELECT sum(c.queued) FROM queue_counts c WHERE c.queue = q.queue), 0) AS room
-    FROM (SELECT DISTINCT queue FROM asked) q
-),
-placed AS MATERIALIZED (
-    SELECT a.*, m.now, greatest(a.run_after, m.now) + make_interval(secs => a.delay_s) AS starts_at
-    FROM moment m CROSS JOIN asked a
-    WHERE $13::integer IS NULL OR a.place <= (SELECT r.room FROM room r WHERE r.queue = a.queue)
+    SELECT
+        queue,
+        $12::integer - coalesce((SELECT sum(c.queued)::bigint FROM queue_counts c WHERE c.queue = q.queue), 0) AS room
+    FROM (SELECT DISTINCT queue FROM unnest($3::text[]) AS a (queue)) q
 ),
 added AS (
     INSERT INTO jobs (
         id, task, queue, payload, priority, run_after, order_at, due_at, max_attempts, timeout_s, ttl_s, spec_hash,
-        redriven_from, created_at, updated_at
+        created_at, updated_at
     )
     SELECT
         id, task, queue, payload::jsonb, priority, starts_at,
         CASE WHEN starts_at <= now THEN place(starts_at, priority) END,
         CASE WHEN starts_at > now THEN starts_at END,
-        max_attempts, timeout_s, ttl_s, spec_hash, redriven_from, now, now
-    FROM placed
-    RETURNING id, queue, version, created_at
+        max_attempts, timeout_s, ttl_s, spec_hash, now, now
+    FROM (
+        SELECT
+            a.*, m.now, greatest(a.run_after, m.now) + make_interval(secs => a.delay_s) AS starts_at,
+            row_number() OVER (PARTITION BY a.queue ORDER BY a.n) AS place
+        FROM moment m CROSS JOIN unnest(
+            $1::uuid[], $2::text[], $3::text[], $4::text[], $5::integer[], $6::timestamptz[], $7::double precision[],
+            $8::integer[], $9::double precision[], $10::integer[], $11::bytea[]
+        ) WITH ORDINALITY AS a (
+            id, task, queue, payload, priority, run_after, delay_s, max_attempts, timeout_s, ttl_s, spec_hash, n
+        )
+    ) placed
+    WHERE $12::integer IS NULL OR place <= (SELECT r.room FROM room r WHERE r.queue = placed.queue)
+    RETURNING id, queue, version, created_at, spec_hash
+),
+specified AS (
+    INSERT INTO job_specs (spec, job_id) SELECT id_at(spec_hash, 1), id FROM added WHERE spec_hash IS NOT NULL
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions)
@@ -47,7 +48,7 @@ counted AS (
     INSERT INTO queue_counts (queue, shard, queued) SELECT queue, shard(), count(*) FROM added GROUP BY queue ORDER BY queue
     ON CONFLICT (queue, shard) DO UPDATE SET queued = queue_counts.queued + excluded.queued
 )
-SELECT id FROM added;
+SELECT id, created_at FROM added;
 
 -- name: take_keys
 -- Books idempotency keys for new jobs; a key that is taken and has not expired answers with the job it stands for.
@@ -92,8 +93,8 @@ SELECT pg_advisory_xact_lock(number) FROM (
 SELECT a.n, twin.id
 FROM unnest($1::bytea[], $2::boolean[]) WITH ORDINALITY AS a (spec_hash, also_done, n)
 CROSS JOIN LATERAL (
-    SELECT id FROM jobs
-    WHERE jobs.spec_hash = ANY (ARRAY[a.spec_hash])
+    SELECT jobs.id FROM job_specs JOIN jobs ON jobs.id = ANY (ARRAY[job_specs.job_id]) AND jobs.spec_hash = a.spec_hash
+    WHERE job_specs.spec = id_at(a.spec_hash, 1)
         AND (jobs.status IN ('queued', 'running') AND NOT cancel_requested OR a.also_done AND jobs.status = 'done')
-    ORDER BY spec_hash DESC, id DESC LIMIT 1  -- an order that only the index by hash has
+    ORDER BY job_specs.job_id DESC LIMIT 1
 ) twin;

@@ -15,7 +15,7 @@ freed AS (
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
-        a.error, a.retryable, a.jitter, a.outcome_hash
+        l.event_n + 1 AS event_n, a.error, a.retryable, a.jitter, a.outcome_hash
 ),
 moved AS (
     UPDATE jobs SET
@@ -37,16 +37,16 @@ moved AS (
     RETURNING
         jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after,
         jobs.cancel_requested, f.retryable, f.stream, f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id,
-        f.acquired_at, f.outcome_hash, f.error
+        f.acquired_at, f.event_n, f.outcome_hash, f.error
 ),
 closed AS (
     INSERT INTO attempts (
         job_id, number, attempt_id, lease_token, owner_id, outcome, outcome_hash, error, started_at, ended_at, stream,
-        message_id
+        message_id, led_to, event_n
     )
     SELECT
         id, attempt_no, attempt_id, lease_token, owner_id, CASE status WHEN 'canceled' THEN 'canceled' ELSE 'failed' END,
-        outcome_hash, error::jsonb, acquired_at, updated_at, stream, message_id
+        outcome_hash, error::jsonb, acquired_at, updated_at, stream, message_id, status, event_n
     FROM moved
 ),
 buried AS (
@@ -55,10 +55,11 @@ buried AS (
     FROM moved WHERE status = 'error'
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, streams, message_ids)
     SELECT
         min(updated_at), CASE status WHEN 'queued' THEN 'requeued' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(stream), array_agg(message_id)
+        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), array_agg(stream),
+        array_agg(message_id)
     FROM moved GROUP BY status
 ),
 counted AS (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -24,15 +25,20 @@ READ_LIVE_DELAYED = statement("read_live_delayed")
 READ_LIVE_RUNNING = statement("read_live_running")
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """One change of one job."""
+class Told(msgspec.Struct, frozen=True):
+    """One change of one job; the fields are in the order of the statement's columns."""
 
     seq: int
     event: str
     #: When, in ms.
     ts: int
+    #: A holder fell silent before this.
+    has_gap: bool
     job_id: UUID
     version: int
+    #: The attempt that it is about, and the number of its event in it.
+    attempt: int
+    event_n: int
     #: The message that brought the job, if the change settles it.
     stream: str | None
     message_id: str | None
@@ -40,13 +46,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     task: str | None
     queue: str | None
     ttl_s: int | None
-    attempt_no: int | None
-    enqueue_id: int | None
+    #: Its place in the queue, if it is new and still waits there.
+    order_at: datetime | None
     created_ts: int | None
     payload: str | None
     result: str | None
     result_ref: str | None
     error: str | None
+    #: What a holder told: a JSON array.
+    events: str | None
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,32 +72,37 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     ts: int
 
 
-_TOLD = Told.__struct_fields__
 _LIVE = Live.__struct_fields__
 
 
-async def read_outbox(connection: Connection, *, most: int) -> list[Told]:
-    """The changes of the oldest `most` commits, in their order."""
-    rows = await fetch(connection, READ_OUTBOX, most)
-    return [Told(**{name: row[name] for name in _TOLD}) for row in rows]
+async def read_outbox(connection: Connection, *, most: int, skip: Sequence[int] = ()) -> list[Told]:
+    """The changes of the oldest `most` commits, in their order, without those to skip."""
+    rows = await fetch(connection, READ_OUTBOX, most, list(skip))
+    return [Told(*row) for row in rows]
 
 
 async def forget_told(connection: Connection, seqs: Sequence[int]) -> None:
     await connection.execute(FORGET_TOLD, list(seqs))
 
 
-async def live_jobs(connection: Connection, queues: Sequence[str], *, page: int) -> AsyncIterator[list[Live]]:
-    """All jobs that are not final, page by page: running first, then each queue in its order, then the delayed."""
+async def live_jobs(
+    connection: Connection, queues: Sequence[str], *, page: int, most_waiting: int
+) -> AsyncIterator[list[Live]]:
+    """Jobs that are not final, page by page: all that run, then the first of each queue, then the next to be due."""
     rows: list[asyncpg.Record] = []
     while rows := await fetch(connection, READ_LIVE_RUNNING, rows[-1]["job_id"] if rows else None, page):
         yield _live(rows)
     for queue in queues:
-        rows = []
-        while rows := await fetch(connection, READ_LIVE_QUEUED, queue, *_after(rows, "order_at"), page):
+        rows, left = [], most_waiting
+        while left > 0 and (
+            rows := await fetch(connection, READ_LIVE_QUEUED, queue, *_after(rows, "order_at"), min(page, left))
+        ):
             yield _live(rows)
-    rows = []
-    while rows := await fetch(connection, READ_LIVE_DELAYED, *_after(rows, "due_at"), page):
+            left -= len(rows)
+    rows, left = [], most_waiting
+    while left > 0 and (rows := await fetch(connection, READ_LIVE_DELAYED, *_after(rows, "due_at"), min(page, left))):
         yield _live(rows)
+        left -= len(rows)
 
 
 def _after(rows: list[asyncpg.Record], column: str) -> tuple[object, UUID | None]:

@@ -2,17 +2,24 @@
 
 -- name: read_outbox
 -- What is still to be told, oldest first, with what the telling needs: one row per job and change. Reads only.
--- $1 most commits int
+-- $1 most commits int, $2 commits to pass over bigint[]
 SELECT
-    r.seq, r.event, (extract(epoch FROM r.at) * 1000)::bigint AS ts, c.job_id, c.version, c.stream, c.message_id,
-    jobs.task, jobs.queue, jobs.ttl_s, jobs.attempt_no, jobs.enqueue_id,
+    r.seq, r.event, (extract(epoch FROM r.at) * 1000)::bigint AS ts, r.has_gap, c.job_id, c.version,
+    coalesce(c.attempt, 0) AS attempt,
+    coalesce(c.event_n, CASE r.event WHEN 'queued' THEN 1 ELSE 0 END) AS event_n, c.stream, c.message_id,
+    jobs.task, jobs.queue, jobs.ttl_s, CASE WHEN r.event = 'queued' THEN jobs.order_at END AS order_at,
     (extract(epoch FROM jobs.created_at) * 1000)::bigint AS created_ts,
     CASE WHEN r.event = 'queued' THEN jobs.payload::text END AS payload,
     CASE WHEN r.event = 'done' THEN jobs.result::text END AS result,
     CASE WHEN r.event = 'done' THEN jobs.result_ref END AS result_ref,
-    CASE WHEN r.event IN ('error', 'canceled', 'requeued') THEN jobs.error::text END AS error
-FROM (SELECT * FROM outbox ORDER BY seq LIMIT $1::integer) r
-CROSS JOIN LATERAL unnest(r.job_ids, r.versions, r.streams, r.message_ids) AS c (job_id, version, stream, message_id)
+    CASE WHEN r.event IN ('error', 'canceled', 'requeued') THEN jobs.error::text END AS error,
+    CASE WHEN r.event = 'events' THEN (
+        SELECT events::text FROM event_log
+        WHERE event_log.job_id = c.job_id AND event_log.attempt_no = c.attempt AND event_log.first_n = c.event_n
+    ) END AS events
+FROM (SELECT * FROM outbox WHERE seq <> ALL ($2::bigint[]) ORDER BY seq LIMIT $1::integer) r
+CROSS JOIN LATERAL unnest(r.job_ids, r.versions, r.attempts, r.event_ns, r.streams, r.message_ids)
+    AS c (job_id, version, attempt, event_n, stream, message_id)
 LEFT JOIN jobs ON jobs.id = ANY (ARRAY[c.job_id])
 ORDER BY r.seq;
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
+    from uuid import UUID
 
     from jobd.store.postgres import Connection
 
 PRUNE_JOBS = statement("prune_jobs")
 PRUNE_MEMORIES = statement("prune_memories")
+READ_RESULT_REFS = statement("read_result_refs")
 
 
-async def prune(connection: Connection, *, keep_s: float, most: int = 500, now: datetime | None = None) -> int:
-    """Delete one batch of jobs that finished more than `keep_s` ago; how many."""
-    pruned: int = await connection.fetchval(PRUNE_JOBS, keep_s, most, now)
-    return pruned
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    jobs: int
+    #: The files of their results; nothing names them any more.
+    result_refs: list[str]
+
+
+async def prune(connection: Connection, *, keep_s: float, most: int = 500, now: datetime | None = None) -> Pruned:
+    """Delete one batch of jobs that finished more than `keep_s` ago."""
+    (row,) = await fetch(connection, PRUNE_JOBS, keep_s, most, now)
+    return Pruned(**dict(row))
 
 
 async def prune_memories(
@@ -27,3 +39,8 @@ async def prune_memories(
     """Forget one batch each of gone ids and of expired idempotency keys; how many."""
     forgotten: int = await connection.fetchval(PRUNE_MEMORIES, keep_gone_s, most, now)
     return forgotten
+
+
+async def read_result_refs(connection: Connection, job_ids: Sequence[UUID]) -> set[str]:
+    """The result files that the rows of these jobs name."""
+    return {row["result_ref"] for row in await fetch(connection, READ_RESULT_REFS, list(job_ids))}

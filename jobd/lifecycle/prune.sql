@@ -2,13 +2,18 @@
 
 -- name: prune_jobs
 -- Deletes one small batch of jobs that finished before the cutoff, with all that belongs to them, and remembers their ids.
+-- Answers how many, and the files of their results, which are to go after the commit.
 -- $1 keep_s float8, $2 most int, $3 now timestamptz or null (tests only)
 WITH old AS MATERIALIZED (
     SELECT id FROM jobs WHERE finished_at < (SELECT clock($3) - make_interval(secs => $1))
     LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ),
 pruned AS (DELETE FROM jobs USING old WHERE jobs.id = ANY (ARRAY[old.id]) AND jobs.finished_at IS NOT NULL
-    RETURNING jobs.id, jobs.queue, jobs.status),
+    RETURNING jobs.id, jobs.queue, jobs.status, jobs.spec_hash, jobs.result_ref),
+unspecified AS (
+    DELETE FROM job_specs USING pruned
+    WHERE job_specs.spec = ANY (ARRAY[id_at(pruned.spec_hash, 1)]) AND job_specs.job_id = pruned.id
+),
 without_attempts AS (DELETE FROM attempts USING pruned WHERE attempts.job_id = ANY (ARRAY[pruned.id])),
 without_events AS (DELETE FROM event_log USING pruned WHERE event_log.job_id = ANY (ARRAY[pruned.id])),
 unburied AS (DELETE FROM dead_letters USING pruned WHERE dead_letters.job_id = ANY (ARRAY[pruned.id])),
@@ -23,7 +28,9 @@ counted AS (
         done = queue_counts.done + excluded.done, error = queue_counts.error + excluded.error,
         canceled = queue_counts.canceled + excluded.canceled
 )
-SELECT count(*) FROM pruned;
+SELECT
+    count(*) AS jobs, coalesce(array_agg(result_ref) FILTER (WHERE result_ref IS NOT NULL), '{}') AS result_refs
+FROM pruned;
 
 -- name: prune_memories
 -- Forgets gone ids and idempotency keys whose time is over.
@@ -45,3 +52,10 @@ gone AS (
     RETURNING 1
 )
 SELECT (SELECT count(*) FROM keys) + (SELECT count(*) FROM gone);
+
+-- name: read_result_refs
+-- The result files that rows name, of these jobs. Reads only.
+-- $1 job_ids uuid[]
+SELECT jobs.result_ref FROM unnest($1::uuid[]) AS a (job_id)
+JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
+WHERE jobs.result_ref IS NOT NULL;

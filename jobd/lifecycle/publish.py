@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SELECT_FOR_PUBLISH = statement("select_for_publish")
 PROMOTE_DUE = statement("promote_due")
 NEXT_DUE_IN = statement("next_due_in")
+PAUSED_QUEUES = statement("paused_queues")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,9 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     payload: str
     enqueue_id: int
     version: int
+    ttl_s: int
+    created_ts: int
+    is_fresh: bool
 
 
 async def select_for_publish(
@@ -41,6 +45,10 @@ async def select_for_publish(
 async def promote_due(connection: Connection, *, most: int = 1000, now: datetime | None = None) -> list[UUID]:
     """Put jobs whose `run_after` has come into the queue; those moved."""
     return [row["job_id"] for row in await fetch(connection, PROMOTE_DUE, most, now)]
+
+
+async def paused_queues(connection: Connection) -> set[str]:
+    return {row["name"] for row in await fetch(connection, PAUSED_QUEUES)}
 
 
 async def next_due_in(connection: Connection, *, now: datetime | None = None) -> float | None:

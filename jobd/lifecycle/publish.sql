@@ -4,15 +4,22 @@
 -- The first jobs of each queue in the order in which they shall run: higher priority first, where a minute of waiting is
 -- worth a point. Paused queues have none. Reads only.
 -- $1 queues text[], $2 how many of each int, $3 jobs to pass over uuid[]
-SELECT q.queue, first.id AS job_id, first.task, first.payload::text AS payload, first.enqueue_id, first.version
+SELECT
+    q.queue, first.id AS job_id, first.task, first.payload::text AS payload, first.enqueue_id, first.version, first.ttl_s,
+    (extract(epoch FROM first.created_at) * 1000)::bigint AS created_ts,
+    first.version = 1 AS is_fresh  -- nothing has happened to it yet
 FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
 CROSS JOIN LATERAL (
-    SELECT id, task, payload, enqueue_id, version, order_at FROM jobs
+    SELECT id, task, payload, enqueue_id, version, order_at, ttl_s, created_at FROM jobs
     WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL AND jobs.id <> ALL ($3::uuid[])
         AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
     ORDER BY order_at, id LIMIT $2::integer
 ) first
 ORDER BY q.n, first.order_at, first.id;
+
+-- name: paused_queues
+-- Reads only.
+SELECT name FROM queues WHERE paused;
 
 -- name: promote_due
 -- Gives jobs whose time has come their place in the queue, the longest due first.

@@ -50,11 +50,9 @@ ORDER BY id DESC;
 SELECT
     id, task, queue, status, priority, run_after, attempt_count, max_attempts, created_at, updated_at, finished_at,
     true AS fits
-FROM jobs
-WHERE spec_hash = ANY (ARRAY[$1::bytea])
-    -- A comparison and an order that only the index by hash can serve.
-    AND (spec_hash, id) < ($1, coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid))
-ORDER BY spec_hash DESC, id DESC LIMIT $3::integer;
+FROM job_specs JOIN jobs ON jobs.id = ANY (ARRAY[job_specs.job_id]) AND jobs.spec_hash = $1
+WHERE job_specs.spec = id_at($1, 1) AND job_id < coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY job_id DESC LIMIT $3::integer;
 
 -- name: list_dead_letters
 -- Dead letters, newest first. Reads only.

@@ -10,6 +10,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from jobd.job.retry import RetryPolicy
@@ -38,9 +39,11 @@ async def reap(
     grace_s: float = 0.0,
     jitter: float | None = None,
     now: datetime | None = None,
+    dead_owners: Sequence[str] | None = None,
 ) -> ReapCounts:
-    """Reap one page of at most `most` leases that are `grace_s` past their expiry."""
-    rows = await fetch(connection, REAP_EXPIRED, most, policy.base_s, policy.cap_s, grace_s, jitter, now)
+    """Reap one page of at most `most` leases that are `grace_s` past their expiry, or those of owners that are dead."""
+    owners = None if dead_owners is None else list(dead_owners)
+    rows = await fetch(connection, REAP_EXPIRED, most, policy.base_s, policy.cap_s, grace_s, jitter, now, owners)
     statuses = [row["status"] for row in rows]
     return ReapCounts(
         requeued=statuses.count("queued"),

@@ -5,19 +5,22 @@
 -- its job is queued again after a backoff, or ends in error or canceled. The guard stands again in the delete, which is
 -- what counts.
 -- $1 most int, $2 base_s float8, $3 cap_s float8, $4 grace_s float8 (how far past its expiry a lease must be),
--- $5 jitter float8 or null (tests only), $6 now timestamptz or null (tests only)
+-- $5 jitter float8 or null (tests only), $6 now timestamptz or null (tests only), $7 owners text[] (null: whoever fell
+-- silent; else only theirs, which are known to be dead, whenever their leases would end)
 WITH overdue AS MATERIALIZED (
     SELECT resource_id, attempt_id FROM leases
-    WHERE resource_type = 'JOB' AND lease_expires_at < clock($6) - make_interval(secs => $4)
+    WHERE resource_type = 'JOB' AND CASE
+        WHEN $7::text[] IS NULL THEN lease_expires_at < clock($6) - make_interval(secs => $4) ELSE owner_id = ANY ($7)
+    END
     ORDER BY resource_id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 ),
 freed AS (
     DELETE FROM leases l USING overdue o
     WHERE l.resource_id = ANY (ARRAY[o.resource_id]) AND l.attempt_id = o.attempt_id
-        AND l.lease_expires_at < clock($6)
+        AND CASE WHEN $7::text[] IS NULL THEN l.lease_expires_at < clock($6) ELSE l.owner_id = ANY ($7) END
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.lease_expires_at, l.stream,
-        l.message_id, coalesce($5, random()) AS jitter
+        l.message_id, l.event_n + 2 AS event_n, coalesce($5, random()) AS jitter  -- a gap, then the end
 ),
 moved AS (
     UPDATE jobs SET
@@ -40,14 +43,17 @@ moved AS (
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, f.stream,
-        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.lease_expires_at
+        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.lease_expires_at,
+        f.event_n
 ),
 closed AS (
     INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
+        event_n
     )
     SELECT
-        id, attempt_no, attempt_id, lease_token, owner_id, 'expired', acquired_at, updated_at, stream, message_id
+        id, attempt_no, attempt_id, lease_token, owner_id, 'expired', acquired_at, updated_at, stream, message_id,
+        status, event_n
     FROM moved
 ),
 buried AS (
@@ -55,10 +61,11 @@ buried AS (
     SELECT id, queue, task, 'attempts_exhausted', updated_at FROM moved WHERE status = 'error'
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, has_gap, streams, message_ids)
     SELECT
         min(updated_at), CASE status WHEN 'queued' THEN 'requeued' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(stream), array_agg(message_id)
+        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), true, array_agg(stream),
+        array_agg(message_id)
     FROM moved GROUP BY status
 ),
 counted AS (

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.store.postgres import Connection
+    from jobd.store.postgres import Connection, Database
 
+LOCK_FRESH_LETTERS = statement("lock_fresh_letters")
 REDRIVE_JOBS = statement("redrive_jobs")
 
 
@@ -23,3 +24,10 @@ async def redrive(connection: Connection, job_ids: Sequence[UUID], *, now: datet
     ordered = sorted(set(job_ids))
     rows = await fetch(connection, REDRIVE_JOBS, ordered, new_ids(len(ordered)), now)
     return {row["job_id"]: row["new_id"] for row in rows}
+
+
+async def redrive_once(database: Database, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
+    """As `redrive`, but only letters that do not run again yet: asked for twice, also at once, each runs once."""
+    async with database.pool.acquire() as connection, connection.transaction():
+        rows = await fetch(connection, LOCK_FRESH_LETTERS, sorted(set(job_ids)))
+        return await redrive(connection, [row["job_id"] for row in rows], now=now)

@@ -1,5 +1,12 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
+-- name: lock_fresh_letters
+-- Those of the dead letters that do not run again yet, kept so until commit; one that another is about to run is left out.
+-- $1 job_ids uuid[] (in order)
+SELECT d.job_id FROM unnest($1::uuid[]) AS a (job_id)
+JOIN dead_letters d ON d.job_id = ANY (ARRAY[a.job_id]) AND d.redriven_to IS NULL
+FOR UPDATE OF d SKIP LOCKED;
+
 -- name: redrive_jobs
 -- Runs dead letters again as new jobs that are linked to the old; the old ones stay as they are. An id without a row
 -- back is no dead letter.
@@ -19,7 +26,10 @@ added AS (
         marked.new_id, old.task, old.queue, old.payload, old.priority, now, place(now, old.priority), old.max_attempts,
         old.timeout_s, old.ttl_s, old.spec_hash, old.id, now, now
     FROM marked JOIN jobs old ON old.id = ANY (ARRAY[marked.job_id]) AND old.status = 'error' CROSS JOIN moment
-    RETURNING id, queue, version, created_at, redriven_from
+    RETURNING id, queue, version, created_at, redriven_from, spec_hash
+),
+specified AS (
+    INSERT INTO job_specs (spec, job_id) SELECT id_at(spec_hash, 1), id FROM added WHERE spec_hash IS NOT NULL
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions)

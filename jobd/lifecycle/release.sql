@@ -11,7 +11,8 @@ freed AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
-        l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id
+        l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
+        l.event_n + 1 AS event_n
 ),
 moved AS (
     UPDATE jobs SET
@@ -25,22 +26,25 @@ moved AS (
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
         jobs.id, jobs.queue, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after, f.stream,
-        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at
+        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at,
+        f.event_n
 ),
 closed AS (
     INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
+        event_n
     )
     SELECT
         id, attempt_no, attempt_id, lease_token, owner_id, CASE status WHEN 'canceled' THEN 'canceled' ELSE 'released' END,
-        acquired_at, updated_at, stream, message_id
+        acquired_at, updated_at, stream, message_id, status, event_n
     FROM moved
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, streams, message_ids)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, streams, message_ids)
     SELECT
         min(updated_at), CASE status WHEN 'queued' THEN 'requeued' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(stream), array_agg(message_id)
+        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), array_agg(stream),
+        array_agg(message_id)
     FROM moved GROUP BY status
 ),
 counted AS (

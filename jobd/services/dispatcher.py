@@ -4,25 +4,33 @@ Callers (in-process slots, HTTP long polls) say which queues they serve, in orde
 takes no more messages than there are callers, claims them in one batch, and hands each job to its caller. A message is
 only a hint: what is stale, doubled or foreign claims nothing and is acknowledged away; only its id is believed.
 
-While Redis is away the same callers are served from Postgres directly, at most `POLL_S` late.
-A job whose caller has gone when it arrives is handed back uncharged.
+While Redis is away the same callers are served from Postgres directly, at most `POLL_S` late; and while it is there
+but brings nothing, Postgres is asked once in a while.
+A job whose caller has gone when it arrives is handed back uncharged. Thousands may wait: they share the one reader and
+its one connection, and none of them makes a job of another dearer (see `callers.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
+import asyncpg
 import redis.asyncio
 import redis.exceptions
 
+from jobd.engine import is_item_error
 from jobd.errors import JobdError, ServerDown
 from jobd.job.model import NotClaimable
 from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.report import Held
+from jobd.services.callers import Caller, Callers
+from jobd.store.postgres import translated
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
 
@@ -45,18 +53,13 @@ POLL_S = 0.25
 MOST_AT_ONCE = 500
 #: A message of an unknown job may be ahead of a standby that became the primary: it gets so many chances.
 UNKNOWN_TRIES = 3
+#: One that cannot be claimed whatever the state of the servers gets so many, with a pause between them.
+FAILED_TRIES = 5
+RETRY_S = 0.1
+#: Between two tries to interrupt a read.
+INTERRUPT_S = 0.005
 #: How often messages are looked for that a dead node has left pending.
 TAKEOVER_S = 10.0
-
-
-class _Caller:
-    def __init__(self, queues: tuple[str, ...], owner_id: str, most: int) -> None:
-        self.queues = queues
-        self.owner_id = owner_id
-        self.most = most
-        self.jobs: list[ClaimedJob] = []
-        self.served = anyio.Event()
-        self.gone = False
 
 
 class _Message:
@@ -69,6 +72,9 @@ class _Message:
         self.tries = 0
 
 
+_Promise: TypeAlias = tuple[_Message, Caller]
+
+
 class Dispatcher:
     def __init__(
         self, engine: Engine, database: Database, transport: Transport, incarnation: UUID, config: Callable[[], Config]
@@ -78,35 +84,50 @@ class Dispatcher:
         self._transport = transport
         self._config = config
         self.consumer = f"{CONSUMER_PREFIX}{incarnation}"
-        self._callers: list[_Caller] = []
+        self._callers = Callers()
         self._called = anyio.Event()
-        #: Messages that were read and have no caller now.
-        self._spare: list[_Message] = []
+        self._stopping = False
+        #: Messages that were read and have no caller now, by queue.
+        self._spare: dict[str, deque[_Message]] = {}
+        #: Messages to be acknowledged away.
+        self._useless: list[_Message] = []
         #: A connection of its own for reads that wait, so that nothing else waits behind them.
         self._reader: redis.asyncio.Redis | None = None
         self._reader_id = 0
+        #: When Postgres is asked next though Redis is there: a Redis that is full takes no messages, and who relays may
+        #: be stuck. While that brings jobs, it goes on without a pause.
+        self._next_look = 0.0
+        self._finds_unoffered = False
         #: The queues that a waiting read would hear of now.
         self._listening: frozenset[str] = frozenset()
+        self._interrupting = False
 
     # -- callers -----------------------------------------------------------------------------------------------
 
-    async def take(self, queues: Sequence[str], owner_id: str, most: int = 1) -> list[ClaimedJob]:
-        """Wait for jobs of these queues, the first queue first; at least one and at most `most`."""
-        caller = _Caller(tuple(queues), owner_id, most)
-        self._callers.append(caller)
+    async def take(
+        self, queues: Sequence[str], owner_id: str, most: int = 1, wait_s: float | None = None
+    ) -> list[ClaimedJob]:
+        """Wait for jobs of these queues, the first queue first; at least one and at most `most`.
+
+        With `wait_s` there may be none: when the time is up, and at once when jobd stops.
+        """
+        caller = Caller(queues, owner_id, most, patient=wait_s is None)
+        if self._stopping and not caller.patient:
+            return []
+        self._callers.join(caller)
         self._called.set()
         try:
-            if self._listening and not self._listening.issuperset(queues):
-                await self._interrupt_read()
-            await caller.served.wait()
+            # What arrives together with the end of the wait counts: the deadline ends in here, a cancellation does not.
+            with anyio.move_on_after(wait_s):
+                if self._listening and not self._listening.issuperset(caller.queues):
+                    await self._interrupt_read()
+                await caller.served.wait()
         except anyio.get_cancelled_exc_class():
-            caller.gone = True
             with anyio.CancelScope(shield=True):
                 await self._give_back(caller.jobs)
             raise
         finally:
-            if caller in self._callers:
-                self._callers.remove(caller)
+            self._callers.leave(caller)
         return caller.jobs
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -119,6 +140,8 @@ class Dispatcher:
                 await self._close_reader()
 
     async def _run(self, handle: Handle) -> None:
+        self._stopping = False
+        self._next_look = time.monotonic() + BLOCK_S
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take_over_pending)
             tasks.start_soon(self._stop_reading, handle)
@@ -140,58 +163,105 @@ class Dispatcher:
 
     async def _stop_reading(self, handle: Handle) -> None:
         await handle.stop.wait()
+        self._stopping = True
+        for caller in self._callers:
+            if not caller.patient:
+                caller.served.set()
         await self._interrupt_read()
 
     async def _serve_from_streams(self) -> None:
-        messages = await self._read()
-        if messages:
-            await self._hand_out(messages)
+        promised = await self._read()
+        await self._hand_out(promised)
+        await self._acknowledge_useless()
+        if promised:
+            self._next_look = time.monotonic() + BLOCK_S
+        elif self._finds_unoffered or time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + BLOCK_S
+            self._finds_unoffered = await self._poll_postgres()
 
     async def _serve_from_postgres(self) -> None:
-        """Without Redis: each caller's queues in its order, straight from the table."""
-        try:
-            await promote_due(self._database.pool)
-            for caller in list(self._callers):
-                jobs = await self._engine.poll_claim(caller.queues, caller.owner_id, caller.most)
-                await self._serve(caller, jobs)
-        except JobdError as error:
-            log.debug("Postgres is away too: %s", error)
+        await self._poll_postgres()
         if self._callers:
             await anyio.sleep(POLL_S)
 
+    async def _poll_postgres(self) -> bool:
+        """Each caller's queues in its order, straight from the table; whether there was anything."""
+        empty: set[tuple[str, ...]] = set()
+        found = False
+        try:
+            with translated(self._database.url):
+                await promote_due(self._database.pool)
+            for caller in list(self._callers):
+                if caller.queues in empty or caller not in self._callers:
+                    continue
+                jobs = await self._engine.poll_claim(caller.queues, caller.owner_id, caller.most)
+                if len(jobs) < caller.most:
+                    empty.add(caller.queues)
+                found = found or bool(jobs)
+                await self._serve([(caller, jobs)])
+        except JobdError as error:
+            log.debug("Postgres is away too: %s", error)
+        return found
+
     # -- reading -----------------------------------------------------------------------------------------------
 
-    async def _read(self) -> list[_Message]:
+    async def _read(self) -> list[_Promise]:
         """As many messages as callers want: what they like best first, and if there is none, whatever comes first."""
-        found, self._spare = self._spare, []
+        promised: list[_Promise] = []
         try:
-            return await self._read_for_callers(found)
+            await self._read_and_promise(promised)
         except BaseException:
-            self._spare = found
+            self._undo(promised)
             raise
+        return promised
 
-    async def _read_for_callers(self, found: list[_Message]) -> list[_Message]:
-        ranks = max(len(caller.queues) for caller in self._callers)
-        unserved = list(self._callers)
-        for message in found:
-            unserved = _without_one_that_serves(unserved, message.queue)
-        for rank in range(ranks):
-            wanted: dict[str, int] = {}
-            for caller in unserved:
-                if rank < len(caller.queues):
-                    wanted[caller.queues[rank]] = wanted.get(caller.queues[rank], 0) + caller.most
-            for queue, number in wanted.items():
-                some = await self._read_streams([queue], min(number, MOST_AT_ONCE), None)
-                found += some
-                for message in some:
-                    unserved = _without_one_that_serves(unserved, message.queue)
-        if found:
-            return found
-        self._listening = frozenset(queue for caller in self._callers for queue in caller.queues)
+    async def _read_and_promise(self, promised: list[_Promise]) -> None:
+        self._promise_spare(promised)
+        empty: set[str] = set()
+        for rank in self._callers.ranks():
+            for queue in self._callers.queues(rank):
+                number = min(self._callers.room(rank, queue), MOST_AT_ONCE)
+                if number and queue not in empty:
+                    some = await self._read_streams([queue], number, None)
+                    if len(some) < number:
+                        empty.add(queue)
+                    self._promise(promised, some, rank)
+        if promised or self._useless or not self._callers or self._finds_unoffered:
+            return
+        self._listening = self._callers.all_queues()
         try:
-            return await self._read_streams(sorted(self._listening), 1, int(BLOCK_S * 1000))
+            self._promise(promised, await self._read_streams(sorted(self._listening), 1, int(BLOCK_S * 1000)))
         finally:
             self._listening = frozenset()
+
+    def _promise_spare(self, promised: list[_Promise]) -> None:
+        for queue in self._spare.keys() & self._callers.all_queues():
+            messages = self._spare.pop(queue)
+            while messages and (caller := self._callers.promise(queue)) is not None:
+                promised.append((messages.popleft(), caller))
+            if messages:
+                self._spare[queue] = messages
+
+    def _promise(self, promised: list[_Promise], messages: Iterable[_Message], rank: int | None = None) -> None:
+        """Each to the caller that it was read for; should that one have left meanwhile, to whoever serves its queue."""
+        for message in messages:
+            if message.job_id is None:
+                self._useless.append(message)
+                continue
+            caller = self._callers.promise(message.queue, rank) or self._callers.promise(message.queue)
+            if caller is not None:
+                promised.append((message, caller))
+            else:
+                self._keep(message)
+
+    def _keep(self, message: _Message) -> None:
+        """For the next caller that serves its queue."""
+        self._spare.setdefault(message.queue, deque()).append(message)
+
+    def _undo(self, promised: Sequence[_Promise]) -> None:
+        for message, caller in reversed(promised):
+            self._callers.take_back(caller)
+            self._spare.setdefault(message.queue, deque()).appendleft(message)
 
     async def _read_streams(self, queues: Sequence[str], count: int, block_ms: int | None) -> list[_Message]:
         streams = {stream_of(queue): queue for queue in queues}
@@ -222,93 +292,97 @@ class Dispatcher:
                 await reader.aclose()
 
     async def _interrupt_read(self) -> None:
-        """Make a waiting read return at once, empty."""
-        if self._listening:
-            with contextlib.suppress(ServerDown, redis.exceptions.RedisError, OSError):
-                await self._transport.client.client_unblock(self._reader_id)
+        """Make a waiting read return at once, empty. One asks on behalf of all, or each would need a connection."""
+        if self._interrupting:
+            return
+        self._interrupting, listening = True, self._listening
+        try:
+            # The read is announced before Redis knows of it: until it does, there is nothing to interrupt.
+            while self._listening and self._listening is listening:
+                if await self._transport.client.client_unblock(self._reader_id):
+                    return
+                await anyio.sleep(INTERRUPT_S)
+        except (ServerDown, redis.exceptions.RedisError, OSError) as error:
+            log.debug("a read goes on: %s", error)
+        finally:
+            self._interrupting = False
 
     # -- handing out -------------------------------------------------------------------------------------------
 
-    async def _hand_out(self, messages: Sequence[_Message]) -> None:
-        """Claim for callers that are still there; what finds no caller waits for the next."""
-        asks: list[tuple[_Message, _Caller]] = []
-        room = {id(caller): caller.most for caller in self._callers}
-        for message in messages:
-            if message.job_id is None:
-                await self._acknowledge([message])
-                continue
-            caller = next((one for one in self._callers if message.queue in one.queues and room[id(one)] > 0), None)
-            if caller is None:
-                self._spare.append(message)
-            else:
-                room[id(caller)] -= 1
-                asks.append((message, caller))
-        answers = await self._engine.claim(
-            [
-                Ask(
-                    job_id=message.job_id,
-                    enqueue_id=message.enqueue_id,
-                    owner_id=caller.owner_id,
-                    stream=stream_of(message.queue),
-                    message_id=message.message_id,
-                )
-                for message, caller in asks
-                if message.job_id is not None
-            ]
-        )
-        served: dict[int, list[ClaimedJob]] = {}
-        useless: list[_Message] = []
-        for (message, caller), answer in zip(asks, answers, strict=True):
+    async def _hand_out(self, promised: Sequence[_Promise]) -> None:
+        """Claim what was promised; a caller whose promise comes to nothing is the next."""
+        try:
+            answers = await self._engine.claim([_ask(message, caller) for message, caller in promised])
+        except BaseException:
+            self._undo(promised)
+            raise
+        served: dict[Caller, list[ClaimedJob]] = {}
+        for (message, caller), answer in zip(promised, answers, strict=True):
             if isinstance(answer, ClaimedJob):
-                served.setdefault(id(caller), []).append(answer)
-            elif self._is_useless(message, answer):
-                useless.append(message)
-        callers = {id(caller): caller for _, caller in asks}
-        for key, jobs in served.items():
-            await self._serve(callers[key], jobs)
-        await self._acknowledge(useless)
+                served.setdefault(caller, []).append(answer)
+            else:
+                self._settle(message, answer)
+        for (_, caller), answer in zip(reversed(promised), reversed(answers), strict=True):
+            if not isinstance(answer, ClaimedJob):
+                self._callers.take_back(caller)
+        await self._serve(served.items())
+        if any(isinstance(answer, Exception) for answer in answers):
+            await anyio.sleep(RETRY_S)
 
-    def _is_useless(self, message: _Message, answer: ClaimAnswer | Exception) -> bool:
-        """Whether the message can go; one that may still be of use, or whose fate is unknown, is tried again."""
+    def _settle(self, message: _Message, answer: ClaimAnswer | Exception) -> None:
+        """Acknowledge what is of no use; what may still be of use, or whose fate is unknown, is tried again."""
         if isinstance(answer, Exception):
             log.debug("claim of %s failed: %s", message.job_id, answer)
-            self._spare.append(message)
-            return False
-        if isinstance(answer, Unknown):
-            message.tries += 1
-            if message.tries < UNKNOWN_TRIES:
-                self._spare.append(message)
-                return False
-            log.warning("message %s speaks of job %s, which is not here", message.message_id, message.job_id)
-        # Too early means that someone moved the job's time; the relay offers it again when it is due.
-        return isinstance(answer, (NotClaimable, Unknown))
+            self._try_again(message, FAILED_TRIES if _is_about_the_message(answer) else None, "cannot be claimed")
+        elif isinstance(answer, Unknown):
+            self._try_again(message, UNKNOWN_TRIES, "is not here")
+        elif isinstance(answer, NotClaimable):
+            # Too early means that someone moved the job's time; the relay offers it again when it is due.
+            self._useless.append(message)
+        # A claim that ended the job has told the relay, which acknowledges once everyone has been told.
 
-    async def _serve(self, caller: _Caller, jobs: list[ClaimedJob]) -> None:
+    def _try_again(self, message: _Message, most: int | None, why: str) -> None:
+        message.tries += most is not None
+        if most is None or message.tries < most:
+            self._keep(message)
+            return
+        stream = stream_of(message.queue)
+        log.warning("message %s of %s is dropped: its job %s %s", message.message_id, stream, message.job_id, why)
+        self._useless.append(message)
+
+    async def _serve(self, served: Iterable[tuple[Caller, list[ClaimedJob]]]) -> None:
+        unwanted: list[ClaimedJob] = []
+        for caller, jobs in served:
+            if caller not in self._callers or caller.served.is_set():
+                unwanted += jobs
+            elif jobs:
+                caller.jobs = jobs
+                self._callers.leave(caller)
+                caller.served.set()
+        await self._give_back(unwanted)
+
+    async def _give_back(self, jobs: Sequence[ClaimedJob]) -> None:
         if not jobs:
             return
-        if caller.gone or caller.served.is_set():
-            await self._give_back(jobs)
-            return
-        caller.jobs = jobs
-        if caller in self._callers:
-            self._callers.remove(caller)
-        caller.served.set()
+        async with anyio.create_task_group() as tasks:
+            for job in jobs:
+                tasks.start_soon(self._release, job)
 
-    async def _give_back(self, jobs: Iterable[ClaimedJob]) -> None:
-        for job in jobs:
-            held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
-            try:
-                await self._engine.release(held)
-            except JobdError as error:
-                log.debug("job %s was not handed back (%s); its lease will end", job.job_id, error)
+    async def _release(self, job: ClaimedJob) -> None:
+        held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
+        try:
+            await self._engine.release(held)
+        except JobdError as error:
+            log.debug("job %s was not handed back (%s); its lease will end", job.job_id, error)
 
-    async def _acknowledge(self, messages: Sequence[_Message]) -> None:
+    async def _acknowledge_useless(self) -> None:
         by_stream: dict[str, list[str]] = {}
-        for message in messages:
+        for message in self._useless:
             by_stream.setdefault(stream_of(message.queue), []).append(message.message_id)
         for stream, ids in by_stream.items():
             await self._transport.client.xack(stream, GROUP, *ids)
             await self._transport.client.xdel(stream, *ids)
+        self._useless = []
 
     # -- what dead nodes left ------------------------------------------------------------------------------------
 
@@ -318,7 +392,8 @@ class Dispatcher:
             await anyio.sleep(min(TAKEOVER_S, self._config().leases.ttl_s))
             try:
                 for queue in self._config().queues:
-                    self._spare += await self._left_pending(queue)
+                    for message in await self._left_pending(queue):
+                        self._keep(message)
             except (ServerDown, redis.exceptions.RedisError, OSError) as error:
                 log.debug("no look at pending messages: %s", error)
             if self._spare:
@@ -351,8 +426,17 @@ class Dispatcher:
         return [message for message in messages if message.job_id not in leased]
 
 
-def _without_one_that_serves(callers: list[_Caller], queue: str) -> list[_Caller]:
-    for n, caller in enumerate(callers):
-        if queue in caller.queues:
-            return callers[:n] + callers[n + 1 :]
-    return callers
+def _ask(message: _Message, caller: Caller) -> Ask:
+    assert message.job_id is not None  # else it would not have been promised
+    return Ask(
+        job_id=message.job_id,
+        enqueue_id=message.enqueue_id,
+        owner_id=caller.owner_id,
+        stream=stream_of(message.queue),
+        message_id=message.message_id,
+    )
+
+
+def _is_about_the_message(error: Exception) -> bool:
+    """Whether it would fail anywhere. A server that is away, full or confused says nothing about the message."""
+    return is_item_error(error) or not isinstance(error, (JobdError, OSError, asyncpg.PostgresError))

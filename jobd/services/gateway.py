@@ -3,46 +3,58 @@
 Stopping takes three steps, because Hypercorn alone waits for ever for an open stream on Python 3.12 and later:
 streams are told (`InFlight.closing`) and end themselves; requests that go on are cancelled; then Hypercorn is told to
 shut down, and is cut off if it does not. A gateway that is itself cancelled leaves out the first step only.
+
+Where it listens is in `jobd.services.listen`, what a connection may do in `jobd.services.http1`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 import anyio
 from hypercorn.asyncio import serve
-from hypercorn.config import Config as HypercornConfig
 
-from jobd.errors import AddressRefused
+from jobd.services.http1 import Settings
+from jobd.services.listen import BACKLOG, bind_listener, listener_url
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
     from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, Scope
     from starlette.applications import Starlette
+    from starlette.types import ASGIApp
 
     from jobd.service import Handle
+    from jobd.services.listen import TlsFiles
+
+__all__ = ["Gateway", "InFlight", "bind_listener", "hypercorn_settings", "listener_url"]
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 BEAT_S = 5.0
 #: How long requests that ignore `closing` may go on, and how long Hypercorn gets after them.
 FINISH_S = 2.0
 CLOSE_S = 2.0
+MAX_CONNECTIONS = 4000
+#: A client that has connected by TLS and says nothing is as idle as any other.
+TLS_HANDSHAKE_S = 5.0
 
 
 class InFlight:
     """ASGI middleware: knows every request under way, so that a stop can end them."""
 
-    def __init__(self, app: Starlette) -> None:
-        self._app = app
+    def __init__(self, app: Starlette, guarded: ASGIApp) -> None:
+        self._app = guarded
         self._scopes: set[anyio.CancelScope] = set()
         self._idle = anyio.Event()
         self._idle.set()
         #: Set when streams shall end.
         self.closing = anyio.Event()
+        #: Called then: for streams, of which there are too many for a task each that waits.
+        self.on_closing: set[Callable[[], None]] = set()
         app.state.in_flight = self
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -63,6 +75,8 @@ class InFlight:
 
     async def finish(self, wait_s: float) -> None:
         self.closing.set()
+        for call in list(self.on_closing):
+            call()
         with anyio.move_on_after(wait_s):
             await self._idle.wait()
         for cancel_scope in list(self._scopes):
@@ -70,12 +84,25 @@ class InFlight:
 
 
 class Gateway:
-    def __init__(self, app: Starlette, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        listener: socket.socket,
+        *,
+        guard: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+        unix_listener: socket.socket | None = None,
+        tls: TlsFiles | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self._app = app
+        self._guarded = guard(app)
         self._listener = listener
+        self._unix_listener = unix_listener
+        self._tls = tls
+        self._max_connections = max_connections
 
     async def run(self, handle: Handle) -> None:
-        in_flight, shutdown, served = InFlight(self._app), anyio.Event(), anyio.Event()
+        in_flight, shutdown, served = InFlight(self._app, self._guarded), anyio.Event(), anyio.Event()
         # Cancelled half-way, Hypercorn goes on accepting and forgets its connections: it is always asked first.
         serving = anyio.CancelScope(shield=True)
         async with anyio.create_task_group() as tasks:
@@ -99,55 +126,38 @@ class Gateway:
     ) -> None:
         try:
             with serving:
-                # Hypercorn closes the socket that it is given; ours stays open for the next start of this service.
-                settings = hypercorn_settings(f"fd://{os.dup(self._listener.fileno())}")
-                await serve(in_flight, settings, shutdown_trigger=shutdown.wait)
+                await serve(in_flight, self._settings(), shutdown_trigger=shutdown.wait)
         finally:
             served.set()
         if not shutdown.is_set():
             raise RuntimeError("Hypercorn stopped by itself")
 
+    def _settings(self) -> Settings:
+        """Hypercorn closes the sockets that it is given; ours stay open for the next start of this service."""
+        settings = hypercorn_settings(self._max_connections)
+        settings.bind = [_copy(self._listener)]
+        if self._tls is not None:
+            settings.certfile, settings.keyfile = self._tls
+        if self._unix_listener is not None:
+            plain = [_copy(self._unix_listener)]
+            if self._tls is None:
+                settings.bind += plain
+            else:
+                settings.insecure_bind = plain
+        return settings
 
-def hypercorn_settings(bind: str) -> HypercornConfig:
-    settings = HypercornConfig()
-    settings.bind = [bind]
+
+def _copy(listener: socket.socket) -> str:
+    return f"fd://{os.dup(listener.fileno())}"
+
+
+def hypercorn_settings(max_connections: int = MAX_CONNECTIONS) -> Settings:
+    settings = Settings(max_connections)
     settings.backlog = BACKLOG
     settings.alpn_protocols = ["http/1.1"]
+    settings.ssl_handshake_timeout = TLS_HANDSHAKE_S
     settings.include_server_header = False
     settings.graceful_timeout = 1.0
     settings.errorlog = logging.getLogger("hypercorn.error")
     settings.accesslog = None
     return settings
-
-
-def bind_listener(host: str, port: int) -> socket.socket:
-    """Bind before anything is started, so that a port in use changes nothing."""
-    where = f"server.host = {host}, server.port = {port}"
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, ValueError) as error:  # ValueError: no host could be called that
-        why = error.strerror if isinstance(error, socket.gaierror) else "no such name"
-        raise AddressRefused(f"cannot listen on {where}: {why}; name an address of this machine") from error
-    try:
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise AddressRefused(f"cannot listen on {where}: {error.strerror}; name another with --host") from error
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise AddressRefused(
-            f"cannot listen on {where}: {error.strerror}; name another with --host or --port"
-        ) from error
-    return listener
-
-
-def listener_url(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

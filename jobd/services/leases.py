@@ -39,12 +39,28 @@ class Hold:
         self.lost = anyio.Event()
         #: Set when the job is to be canceled.
         self.cancel = anyio.Event()
+        #: When the newest renewal that was granted had been sent.
         self.renewed_at = renewed_at
+        #: Called when either is set: whoever runs the job need not wait for both.
+        self.on_stop: Callable[[], None] = _nothing
 
     @property
     def held(self) -> Held:
         job = self.job
         return Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
+
+    def lose(self) -> None:
+        self.lost.set()
+        self.on_stop()
+
+    def stop(self) -> None:
+        """The job is to be canceled."""
+        self.cancel.set()
+        self.on_stop()
+
+
+def _nothing() -> None:
+    pass
 
 
 class LeaseKeeper:
@@ -61,6 +77,16 @@ class LeaseKeeper:
 
     def let_go(self, hold: Hold) -> None:
         self._holds.pop(hold.job.attempt_id, None)
+
+    def holds(self) -> list[Hold]:
+        """All of them; may be asked from any thread."""
+        return list(self._holds.values())
+
+    def cancel(self, job_id: UUID) -> None:
+        """Tell the holder of this job at once, if it is in this process; others hear of it when they renew."""
+        for hold in self.holds():
+            if hold.job.job_id == job_id:
+                hold.stop()
 
     async def run(self, handle: Handle) -> None:
         handle.ready()
@@ -83,11 +109,11 @@ class LeaseKeeper:
             answers = await self._engine.heartbeat(beats)
         for hold, answer in zip(holds, answers, strict=False):
             if isinstance(answer, Renewal):
-                hold.renewed_at = sent_at
-                if answer.cancel_requested:
-                    hold.cancel.set()
+                hold.renewed_at = max(hold.renewed_at, sent_at)
+                if answer.cancel_requested and not hold.cancel.is_set():
+                    hold.stop()
             elif isinstance(answer, LeaseLost):
-                hold.lost.set()
+                hold.lose()
         for hold in holds:
             if time.monotonic() - hold.renewed_at > ttl_s * (1 - MARGIN):
-                hold.lost.set()
+                hold.lose()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from jobd.errors import ServerDown, ServerRefused
 from jobd.store import postgres
 from jobd.store.migrate import migrate
 from jobd.stream import connection
@@ -52,13 +53,20 @@ class StreamLink:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self._was_up = False
 
     async def run(self, handle: Handle) -> None:
-        async with self._transport.opened():
-            await _watch(handle, self._ask)
+        try:
+            async with self._transport.opened():
+                self._was_up = True
+                await _watch(handle, self._ask)
+        except ServerRefused as error:
+            if self._was_up:  # it was fit once, and may be again: a failover, a full disk, a changed password
+                raise ServerDown(str(error)) from error
+            raise
 
     async def _ask(self) -> None:
-        with connection.translated(self._transport.url):
+        with connection.translated(self._transport.url, strict=False):
             await self._transport.client.ping()
 
 

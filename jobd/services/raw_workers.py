@@ -6,6 +6,7 @@ does is seen from outside, a few times a second:
     its message is pending          a claim, owner `redis:{consumer}`, with a lease like any other
     hash or events move             a heartbeat
     hash says done, error, canceled the final state, carried into Postgres
+    its own events                  kept in Postgres, so that clients can follow them and come back to them
     nothing moves                   nothing: the lease ends and the reaper does what it does for anyone
 
 A worker that has lost its job is a zombie. What it still writes is put right from Postgres for a while.
@@ -14,6 +15,7 @@ A worker that has lost its job is a zombie. What it still writes is put right fr
 from __future__ import annotations
 
 import logging
+import re
 import time
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,11 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from jobd.errors import JobdError
+from jobd.job.history import RESERVED, Told
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.events import CHUNK_EVENTS, OutOfStep, Telling, append_events
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.read import read_jobs
@@ -35,7 +39,7 @@ from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
-from jobd.stream.project import EpochChanged, Projector, change_of_job
+from jobd.stream.project import EpochChanged, Projector, correction_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 
     from jobd.config import Config
     from jobd.engine import Engine
+    from jobd.lifecycle.events import Answer
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
@@ -57,6 +62,8 @@ IDLE_LOOK_S = 1.0
 MOST = 1000
 #: How long what a zombie writes is put right, in lease times.
 ZOMBIE_LEASES = 10
+#: What one event of a raw worker may carry.
+LONGEST_DATA = 16_384
 UNREADABLE = '{"code": "bad_error", "message": "the worker wrote an error that is not JSON", "retryable": false}'
 
 
@@ -69,6 +76,9 @@ class _Raw:
         self.job = job
         #: What its hash and events showed when they last moved.
         self.signs: tuple[object, ...] = ()
+        #: The last of its events that was kept, and how many. What it writes comes after the message that it took.
+        self.last_event_id = message_id
+        self.told_n = 0
 
 
 class RawWorkers:
@@ -83,7 +93,7 @@ class RawWorkers:
 
     async def run(self, handle: Handle) -> None:
         handle.ready()
-        with translated(self._database.url), redis_connection.translated(self._transport.url):
+        with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
             async with leading(self._database, LEADER_KEY, handle) as session:
                 self._held, self._zombies = {}, {}
                 while session is not None and not handle.stop.is_set():
@@ -96,6 +106,7 @@ class RawWorkers:
         for queue in self._config().queues:
             await self._meet_new_ones(session, stream_of(queue))
         if self._held:
+            await self._keep_events(session)
             await self._look_at_hashes()
         if self._zombies:
             await self._put_right(session)
@@ -149,6 +160,25 @@ class RawWorkers:
     async def _settle(self, stream: str, message_id: str) -> None:
         await self._transport.client.xack(stream, GROUP, message_id)
         await self._transport.client.xdel(stream, message_id)
+
+    # -- events ------------------------------------------------------------------------------------------------
+
+    async def _keep_events(self, session: Connection) -> None:
+        """What raw workers told their clients since the last look; before their ends, after which nothing is kept."""
+        raws = list(self._held.values())
+        while raws:
+            pipeline = self._transport.client.pipeline(transaction=False)
+            for raw in raws:
+                pipeline.xrange(events_key(raw.job.job_id), f"({raw.last_event_id}", count=CHUNK_EVENTS)
+            found = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
+            telling = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
+            tellings = [_telling(raw, entries) for raw, entries in telling]
+            answers = await append_events(session, [one for one in tellings if one.events], seen=True)
+            refused = iter(answers)
+            for (raw, entries), told in zip(telling, tellings, strict=True):
+                answer = next(refused) if told.events else None
+                _move_on(raw, entries, told, answer)
+            raws = [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
 
     # -- heartbeats and ends -----------------------------------------------------------------------------------
 
@@ -213,11 +243,8 @@ class RawWorkers:
         wrong = [job for job in jobs.values() if await self._says_otherwise(job.id, job.status)]
         epoch: Any = await self._transport.client.get(EPOCH)
         if wrong and epoch is not None:
-            changes = [change_of_job(job) for job in wrong]
-            for change in changes:
-                change[-1] = 2
             try:
-                await Projector(self._transport.client).project(epoch.decode(), changes)
+                await Projector(self._transport.client).project(epoch.decode(), [correction_of(job) for job in wrong])
             except EpochChanged:
                 return  # the relay tells everything anew
             log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
@@ -225,6 +252,31 @@ class RawWorkers:
     async def _says_otherwise(self, job_id: UUID, status: str) -> bool:
         said: Any = await self._transport.client.hget(job_key(job_id), "status")
         return said is not None and said.decode("utf-8", "replace") != status
+
+
+def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Telling:
+    events = [event for _, fields in entries if (event := _told(fields)) is not None]
+    return Telling(job_id=raw.job.job_id, lease_token=raw.job.lease_token, events=events, told_n=raw.told_n)
+
+
+def _told(fields: dict[bytes, bytes]) -> Told | None:
+    """An event as its worker wrote it; None for those that jobd tells itself, whoever wrote them."""
+    kind = _text(fields.get(b"type"))
+    if kind in RESERVED:
+        return None
+    kind = kind if re.fullmatch(r"[a-z0-9_.-]{1,64}", kind) else "event"
+    ts, data = _text(fields.get(b"ts")), _json(_text(fields.get(b"data"))[:LONGEST_DATA]) or "{}"
+    at = int(ts) if ts.isascii() and ts.isdigit() and len(ts) < 16 else int(time.time() * 1000)
+    return Told(kind, at, _text(fields.get(b"step"))[:200].replace("\0", ""), msgspec.Raw(data.encode()))
+
+
+def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], telling: Telling, answer: Answer | None) -> None:
+    """Past what was kept. Whoever counts otherwise was seen by another jobd before: its count holds from here on."""
+    if isinstance(answer, OutOfStep):
+        raw.told_n = answer.told_n
+    else:
+        raw.told_n += len(telling.events)
+    raw.last_event_id = entries[-1][0].decode()
 
 
 def _text(field: bytes | None) -> str:

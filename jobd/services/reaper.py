@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.config import Config
+    from jobd.owners import Owners
     from jobd.service import Handle
     from jobd.store.postgres import Database
 
@@ -37,15 +38,23 @@ LAG_S = 10.0
 
 class Reaper:
     def __init__(
-        self, database: Database, config: Callable[[], Config], on_commit: Callable[[], None] = lambda: None
+        self,
+        database: Database,
+        config: Callable[[], Config],
+        on_commit: Callable[[], None] = lambda: None,
+        owners: Owners | None = None,
     ) -> None:
         self._database = database
         self._config = config
         self._on_commit = on_commit
         self._watch: Watch | None = None
+        #: Who this node was before: nobody else can know so soon that they are dead.
+        self._owners = owners
 
     async def run(self, handle: Handle) -> None:
         self._watch = None
+        with translated(self._database.url):
+            await self._take_back()
         handle.ready()
         while not handle.stop.is_set():
             with translated(self._database.url):
@@ -58,6 +67,18 @@ class Reaper:
                 with anyio.move_on_after(self._pause_s() * random.uniform(0.8, 1.2)):
                     await handle.stop.wait()
 
+    async def _take_back(self) -> None:
+        """What a killed jobd of this data directory held is queued again at once, not when its leases end."""
+        dead = self._owners.dead() if self._owners is not None else []
+        while dead:
+            counts = await reap(self._database.pool, policy=self._policy(), most=PAGE, dead_owners=dead)
+            self._tell(counts)
+            if counts.total < PAGE:
+                break
+        if self._owners is not None:
+            self._on_commit()
+            self._owners.bury()
+
     async def run_once(self) -> ReapCounts:
         """Look once and reap one page, if what it sees can be believed."""
         config, pool = self._config(), self._database.pool
@@ -68,8 +89,11 @@ class Reaper:
             return ReapCounts()
         if held_back:
             log.debug("the reaper has seen one healthy lease time and begins")
-        policy = RetryPolicy(base_s=config.retry.base_s, cap_s=config.retry.cap_s)
-        return await reap(pool, policy=policy, most=PAGE)
+        return await reap(pool, policy=self._policy(), most=PAGE)
+
+    def _policy(self) -> RetryPolicy:
+        retry = self._config().retry
+        return RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s)
 
     def _pause_s(self) -> float:
         return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, self._config().leases.ttl_s / 10))

@@ -1,7 +1,8 @@
 """The relay, outward: tells Redis what Postgres has committed, and keeps each stream topped up with jobs to be had.
 
 Waiting jobs stay in Postgres. At most `relay.stream_window` of a queue are in its stream unclaimed, in the order in
-which they shall run, so a late urgent job overtakes the rest and Redis stays small however long the queue is.
+which they shall run, so a late urgent job overtakes the rest. As many more have a hash in Redis; the rest get theirs
+when they are offered, so Redis stays small however long the queue is.
 
 One relay works at a time (a session lock in Postgres; the others stand by), which only saves work: the script changes
 nothing when it is told something twice. Outbox rows are deleted once told, and what is there is told in its order:
@@ -13,22 +14,41 @@ knows; when Redis does not have it, the epoch is raised and every live job is to
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
+import anyio
+
+from jobd.job.history import LAST_EVENTS, START
+from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
-from jobd.lifecycle.publish import next_due_in, promote_due, select_for_publish
+from jobd.lifecycle.publish import next_due_in, paused_queues, promote_due, select_for_publish
 from jobd.lifecycle.read import read_jobs
+from jobd.services import wake
 from jobd.store.leader import leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import stream_of
-from jobd.stream.project import EpochChanged, Projector, change_of, change_of_job, change_of_live, offer_of
+from jobd.stream.memory import Memory
+from jobd.stream.project import (
+    EpochChanged,
+    Projector,
+    change_of,
+    change_of_job,
+    change_of_live,
+    merged,
+    note_of,
+    offer_of,
+    offer_of_new,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+
+    from anyio.abc import TaskGroup
 
     from jobd.bell import Bell
     from jobd.config import Config
@@ -49,8 +69,25 @@ SWEEP_S = 5.0
 #: Commits told in one round.
 COMMITS = 100
 PAGE = 500
+#: So many at once take Redis long enough for something else to be done meanwhile.
+LARGE = 100
 #: Events after which a job is no longer an unclaimed message in its stream.
 LEAVES_THE_STREAM = frozenset({"running", "taken", "requeued", "done", "error", "canceled"})
+
+
+class _Work(NamedTuple):
+    """What is to be told, and to be offered after it."""
+
+    told: list[Told]
+    offers: list[list[Any]]
+
+    @property
+    def is_some(self) -> bool:
+        return bool(self.told or self.offers)
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.told) + len(self.offers) >= LARGE
 
 
 class Relay:
@@ -66,46 +103,105 @@ class Relay:
         #: When the next delayed job may be due; not later than a tick from now.
         self._due_at = 0.0
         self._lacking: list[str] = []
+        #: For each queue the jobs that have a hash and are not offered yet: no more than a window of them.
+        self._ahead: dict[str, set[UUID]] = {}
+        self._paused: set[str] = set()
+        #: Queues in which every job that could be offered was, when last looked at.
+        self._emptied: set[str] = set()
+        self._memory = Memory()
 
     async def run(self, handle: Handle) -> None:
         handle.ready()
-        with translated(self._database.url), redis_connection.translated(self._transport.url):
-            async with leading(self._database, LEADER_KEY, handle) as session:
-                if session is None:
-                    return
-                self._offered = {queue: set() for queue in self._config().queues}
-                await self._meet_redis(session)
-                while not handle.stop.is_set():
-                    await self._sweep(session)
-                    busy = await self.run_once(session)
-                    handle.beat()
-                    if not busy:
-                        await self._bell.wait(await self._until_due(session))
-                while await self.run_once(session):  # what the others have committed while they stopped
-                    pass
+        async with anyio.create_task_group() as tasks:
+            with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
+                async with self._leading(handle, tasks) as session:
+                    if session is not None:
+                        tasks.start_soon(wake.hear, self._bell, self._transport)
+                        await self._lead(handle, session)
+            tasks.cancel_scope.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _leading(self, handle: Handle, tasks: TaskGroup) -> AsyncIterator[Connection | None]:
+        standing_by = anyio.CancelScope()
+
+        async def stand_by() -> None:
+            with standing_by:
+                await wake.pass_on(self._bell, self._transport)
+
+        tasks.start_soon(stand_by)
+        async with leading(self._database, LEADER_KEY, handle) as session:
+            standing_by.cancel()
+            yield session
+
+    async def _lead(self, handle: Handle, session: Connection) -> None:
+        self._forget()
+        await self._meet_redis(session)
+        while not handle.stop.is_set():
+            await self._sweep(session)
+            busy = await self.run_once(session)
+            handle.beat()
+            if not busy:
+                await self._bell.wait(await self._until_due(session))
+        while await self.run_once(session):  # what the others have committed while they stopped
+            pass
+
+    def _forget(self) -> None:
+        queues = self._config().queues
+        self._offered = {queue: set() for queue in queues}
+        self._ahead = {queue: set() for queue in queues}
+        self._paused = set()
+        self._emptied = set()
 
     async def run_once(self, session: Connection) -> bool:
-        """Tell one round of changes and top up the streams; whether there was anything to do."""
-        told = await read_outbox(session, most=COMMITS)
+        """Tell what there is and top up the streams; whether there was anything to do."""
+        work = await self._gather(session)
+        was_busy = work.is_some
+        while work.is_some:
+            work = await self._tell(session, work)
+        return was_busy
+
+    async def _gather(self, session: Connection, skip: Sequence[int] = ()) -> _Work:
+        """A page of changes, without those that are being told, and what the streams have room for after them."""
+        told = await read_outbox(session, most=COMMITS, skip=skip)
         self._note(told)
+        if told and len(told) < LARGE and (offers := self._offers_at_once(told)):
+            return _Work(told, offers)
         if time.monotonic() >= self._due_at:
             await promote_due(session)
-        offers = await self._offers(session)
-        if not told and not offers:
-            return False
-        try:
-            await self._project(session, [change_of(one) for one in told], offers)
-        except EpochChanged:
+            await self._obey_pauses(session)
+        return _Work(told, await self._offers(session))
+
+    async def _tell(self, session: Connection, work: _Work) -> _Work:
+        """Tell one page; while a large one is on its way to Redis, the next is read."""
+        seqs = sorted({one.seq for one in work.told})
+        failed: list[Exception] = []
+
+        async def project() -> None:
+            try:
+                await self._project(work)
+            except Exception as error:
+                failed.append(error)
+
+        following = _Work([], [])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(project)
+            if work.is_large:
+                following = await self._gather(session, seqs)
+        if failed and isinstance(failed[0], EpochChanged):
             await self._start_anew(session)
-            return True
-        await forget_told(session, sorted({one.seq for one in told}))
-        return True
+            return _Work([], [])
+        if failed:
+            raise failed[0]
+        await forget_told(session, seqs)
+        await self._memory.look(self._transport.client)
+        return following
 
     # -- streams -----------------------------------------------------------------------------------------------
 
     async def _offers(self, session: Connection) -> list[list[Any]]:
         window = self._config().relay.stream_window
         room = {queue: window - len(offered) for queue, offered in self._offered.items() if len(offered) < window}
+        self._emptied = set()
         if not room:
             return []
         known = [job_id for queue in room for job_id in self._offered[queue]]
@@ -114,15 +210,39 @@ class Relay:
             if room[offer.queue] > 0:
                 room[offer.queue] -= 1
                 self._offered[offer.queue].add(offer.job_id)
+                self._ahead[offer.queue].discard(offer.job_id)
                 found.append(offer_of(offer))
+        self._emptied = {queue for queue, left in room.items() if left > 0}
+        return found
+
+    def _offers_at_once(self, told: Sequence[Told]) -> list[list[Any]]:
+        """New jobs of queues in which nothing else waits to be offered: nobody is overtaken, so nothing is asked."""
+        found = []
+        window = self._config().relay.stream_window
+        new = [one for one in told if one.order_at is not None and one.queue in self._emptied - self._paused]
+        for one in sorted(new, key=lambda one: (one.order_at, one.job_id)):
+            offered = self._offered[one.queue or ""]
+            if len(offered) < window and one.job_id not in offered:
+                offered.add(one.job_id)
+                found.append(offer_of_new(one))
         return found
 
     def _note(self, told: Sequence[Told]) -> None:
         for one in told:
             if one.event in LEAVES_THE_STREAM and one.queue in self._offered:
                 self._offered[one.queue].discard(one.job_id)
+                self._ahead[one.queue].discard(one.job_id)
             if one.event == "requeued":
                 self._due_at = 0.0  # perhaps at once
+
+    async def _obey_pauses(self, session: Connection) -> None:
+        """Messages of a queue that was paused are taken back, as far as nobody has read them."""
+        paused = await paused_queues(session)
+        for queue in (paused - self._paused) & self._offered.keys():
+            count = await Projector(self._transport.client).withdraw(queue)
+            self._offered[queue].clear()
+            log.info("queue %s is paused; %d messages were taken back", queue, count)
+        self._paused = paused
 
     async def _until_due(self, session: Connection) -> float:
         seconds = await next_due_in(session)
@@ -132,24 +252,47 @@ class Relay:
 
     # -- telling -----------------------------------------------------------------------------------------------
 
-    async def _project(self, session: Connection, changes: Sequence[Change], offers: Sequence[list[Any]]) -> None:
+    async def _project(self, work: _Work) -> None:
+        told, offers = work
         projector = Projector(self._transport.client)
-        missing = await projector.project(self._epoch, changes, offers)
-        if missing:
-            await self._tell_whole(session, projector, missing)
+        changes = merged(change for one in told if (change := self._change(one)) is not None)
+        lacking = await projector.project(self._epoch, changes, offers, [note_of(one) for one in told])
+        if lacking.missing or lacking.unoffered:
+            await self._tell_whole(projector, {*lacking.missing, *lacking.unoffered})
+        if lacking.unoffered:
+            again = set(lacking.unoffered)
+            await projector.project(self._epoch, [], [offer for offer in offers if offer[0] in again])
 
-    async def _tell_whole(self, session: Connection, projector: Projector, job_ids: Sequence[str]) -> None:
+    def _change(self, told: Told) -> Change | None:
+        """A waiting job beyond the window gets its hash when it is offered; a finished one is kept as memory allows."""
+        if told.event == "queued" and told.queue in self._offered and told.job_id not in self._offered[told.queue]:
+            ahead = self._ahead[told.queue]
+            if len(ahead) >= self._config().relay.stream_window:
+                return None
+            ahead.add(told.job_id)
+        change = change_of(told)
+        if change is not None and self._memory.most_s is not None and told.event in LAST_EVENTS:
+            change[4] = min(change[4], self._memory.most_s)
+        return change
+
+    async def _tell_whole(self, projector: Projector, job_ids: Iterable[str]) -> None:
         """Jobs whose hash had expired or was lost: told whole, as they stand now."""
-        jobs = await read_jobs(session, sorted(set(job_ids)))  # type: ignore[arg-type]  # text is fine for a uuid
-        await projector.project(self._epoch, [change_of_job(job) for job in jobs.values()])
+        jobs = await read_jobs(self._database.pool, sorted(map(UUID, job_ids)))
+        records = await read_history(self._database.pool, [Place(job_id, START) for job_id in jobs])
+        pairs = zip(jobs.values(), records, strict=True)
+        await projector.project(self._epoch, [change_of_job(job, record) for job, record in pairs if record])
 
     async def _meet_redis(self, session: Connection) -> None:
         """At the start: go on if this is the Redis that Postgres knows, else start anew."""
         self._epoch = await session.fetchval("SELECT id::text || '/' || epoch FROM installation")
+        projector = Projector(self._transport.client)
         try:
-            await Projector(self._transport.client).project(self._epoch, [])
+            await projector.project(self._epoch, [])
         except EpochChanged:
             await self._start_anew(session)
+        else:
+            if not await projector.is_known_run():
+                await self._start_anew(session)
 
     async def _start_anew(self, session: Connection) -> None:
         """A Redis that Postgres does not know: raise the epoch, make the streams, tell every live job."""
@@ -157,15 +300,17 @@ class Relay:
             "UPDATE installation SET epoch = epoch + 1 RETURNING id::text || '/' || epoch"
         )
         queues = list(self._config().queues)
-        self._offered = {queue: set() for queue in queues}
+        self._forget()
         projector = Projector(self._transport.client)
         await projector.prepare(self._epoch, queues)
         while told := await read_outbox(session, most=COMMITS):  # first what happened, then what stands
-            await self._project(session, [change_of(one) for one in told], [])
+            await self._project(_Work(told, []))
             await forget_told(session, sorted({one.seq for one in told}))
         count = 0
-        async for page in live_jobs(session, queues, page=PAGE):
-            await projector.project(self._epoch, [change_of_live(live) for live in page])
+        async for page in live_jobs(session, queues, page=PAGE, most_waiting=self._config().relay.stream_window):
+            records = await read_history(session, [Place(live.job_id, START) for live in page])
+            pairs = zip(page, records, strict=True)
+            await projector.project(self._epoch, [change_of_live(live, record) for live, record in pairs if record])
             count += len(page)
         log.info("Redis was new or had forgotten; told it %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
 
@@ -174,6 +319,8 @@ class Relay:
         if time.monotonic() < self._next_sweep:
             return
         self._next_sweep = time.monotonic() + SWEEP_S
+        if not await Projector(self._transport.client).is_known_run():
+            await self._start_anew(session)
         expected = {queue: len(offered) for queue, offered in self._offered.items()}
         lacking = [
             queue for queue, number in expected.items() if await self._transport.client.xlen(stream_of(queue)) < number

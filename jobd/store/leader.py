@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection, Database
 
 STAND_BY_S = 1.0
+UNLOCK = "SELECT pg_advisory_unlock($1)"
 
 
 @contextlib.asynccontextmanager
@@ -31,4 +32,18 @@ async def leading(database: Database, key: int, handle: Handle) -> AsyncIterator
             yield session
         finally:
             with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
-                await session.fetchval("SELECT pg_advisory_unlock($1)", key)
+                await session.fetchval(UNLOCK, key)
+
+
+@contextlib.asynccontextmanager
+async def leading_once(database: Database, key: int) -> AsyncIterator[Connection | None]:
+    """The same for a short while, without standing by: None if another holds the lock."""
+    async with database.pool.acquire() as session:
+        if not await session.fetchval("SELECT pg_try_advisory_lock($1)", key):
+            yield None
+            return
+        try:
+            yield session
+        finally:
+            with anyio.CancelScope(shield=True), contextlib.suppress(Exception):
+                await session.fetchval(UNLOCK, key)

@@ -59,14 +59,16 @@ async def close(client: redis.asyncio.Redis) -> None:
 
 
 @contextlib.contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Say which server it was: away (worth waiting for) or unwilling (not worth it)."""
+def translated(url: str, *, strict: bool = True) -> Iterator[None]:
+    """Say which server it was: away (worth waiting for) or unwilling (not worth it, or not `strict`: it may change)."""
     where = f"redis.url {masked_url(url)}"
     try:
         yield
     except (OSError, TimeoutError, ValueError, exceptions.RedisError) as raised:
         # A refusal during the handshake comes wrapped in a ConnectionError.
         error = raised.__cause__ if isinstance(raised.__cause__, exceptions.RedisError) else raised
+        if not strict:
+            raise ServerDown(f"{where} does not serve ({str(error) or type(error).__name__})") from raised
         if isinstance(error, exceptions.NoPermissionError):
             raise ServerRefused(f"{where}: {error}; grant its user ~* &* and all stream commands") from raised
         if isinstance(error, (exceptions.AuthenticationError, exceptions.AuthorizationError)):

@@ -15,7 +15,11 @@ CONSUMER_PREFIX = "jobd-"
 
 #: Which filling of this Redis Postgres knows of; see project.lua.
 EPOCH = "jobd:epoch"
-#: Told when another node has something for the relay.
+#: Which run of the server was told that; an old copy of its data in a new run is not to be believed.
+RUN = "jobd:run"
+#: The channel on which the nodes hear that there is news of jobs.
+TOLD = "jobd:told"
+#: The channel on which the node that relays hears that another has committed something.
 WAKE = "jobd:wake"
 
 _STREAM = "jobs:stream"

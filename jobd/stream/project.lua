@@ -3,24 +3,34 @@
 --
 -- KEYS[1]  jobd:epoch
 -- KEYS[2]  jobs:dlq
+-- KEYS[3]  jobd:told, the channel on which the nodes hear that there is news
 -- ARGV[1]  the epoch that Postgres knows; if Redis has another (it was flushed, restarted, or is an old copy) nothing is
 --          done and the answer is the one word EPOCH
--- ARGV[2]  msgpack: changes, each { job_id, version, whole, fields, ttl_s, event_id, event, ack_stream, ack_id, dead }
+-- ARGV[2]  msgpack: changes, each { job_id, version, mode, fields, ttl_s, events, acks, dead }
+--            mode      0  the hash must be there
+--                      1  applied whatever the version, to put right what a zombie wrote
+--                      2  new: the fields are the whole hash
+--                      3  whole hash and whole history, in place of what is left of them
+--                      4  events only
 --            fields    name, value, name, value ... of the hash
---            whole     the fields are the whole hash, so it may be made; else it must be there
---            event_id  "{attempt}-*": a cursor that grows with the attempts and does not ask Redis' clock
---            event     { type, ts, step, data }; no type: no event
---            ack_*     the message that this settles, or ""
---            dead      1: announced in jobs:dlq; 2: applied whatever the version, to put right what a zombie wrote
--- ARGV[3]  msgpack: offers, each { job_id, stream, task, payload, enqueue_id }
--- returns  { missing ids }: jobs whose hash was not there to be changed
+--            events    each { attempt, n, type, ts, step, data }; attempt and n are the cursor, which only grows
+--            acks      the messages that this settles, each { stream, id }
+--            dead      the job is announced in jobs:dlq
+-- ARGV[3]  msgpack: offers, each { job_id, stream, task, payload, enqueue_id, version, created_ts, ttl_s }; the last two
+--          say that nothing has happened to the job yet, so that its hash can be made if it has none, else they are ""
+-- ARGV[4]  what to say on the channel, or ""
+-- returns  { missing, unoffered }: jobs whose hash was not there to be changed, and jobs that have none to be offered with
 --
--- A change is applied only if its version is newer than the hash's. A key of the wrong type in the way is moved aside.
+-- A change is applied only if its version is newer than the hash's, an event only if its cursor is larger than the last
+-- one's (`jobd_event`). A key of the wrong type in the way is moved aside.
 
 local epoch = ARGV[1]
 if redis.call('GET', KEYS[1]) ~= epoch then
     return 'EPOCH'
 end
+
+local ENDS = { done = true, error = true, canceled = true }
+local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
 
 local function unobstructed(key, ...)
     local answer = redis.pcall(...)
@@ -30,64 +40,115 @@ local function unobstructed(key, ...)
             redis.call('EXPIRE', 'jobd:aside:' .. key, 86400)
             return redis.call(...)
         end
-        return redis.error_reply(answer.err)
+        error(answer.err)
     end
     return answer
 end
 
-local function add_event(key, id, event)
+local function add_event(key, event)
+    local id = event[1] .. '-' .. event[2]
     local answer = redis.pcall(
-        'XADD', key, id, 'type', event[1], 'ts', event[2], 'step', event[3], 'data', event[4]
+        'XADD', key, id, 'type', event[3], 'ts', event[4], 'step', event[5], 'data', event[6]
     )
     if type(answer) == 'table' and answer.err then
         if string.find(answer.err, 'WRONGTYPE', 1, true) then
             redis.call('DEL', key)
         elseif string.find(answer.err, 'equal or smaller', 1, true) then
             id = '*' -- a raw worker wrote here under ids of its own, which are larger
+        else
+            error(answer.err)
         end
-        redis.call('XADD', key, id, 'type', event[1], 'ts', event[2], 'step', event[3], 'data', event[4])
+        redis.call('XADD', key, id, 'type', event[3], 'ts', event[4], 'step', event[5], 'data', event[6])
     end
 end
 
-local ENDS = { done = true, error = true, canceled = true }
-local missing = {}
-
-for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local id, version, whole, fields, ttl_s, event_id, event, ack_stream, ack_id, dead = unpack(change)
-    local key = 'job:' .. id
-    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status')
-    local seen, status = known[1], known[2]
-    if not seen and not whole then
-        missing[#missing + 1] = id
-    elseif not seen or tonumber(seen) < version or dead == 2 then
-        redis.call('HSET', key, 'jobd_version', version, unpack(fields))
-        redis.call('EXPIRE', key, ttl_s)
-        -- A raw worker has written its end itself, event and all; there is only one end.
-        if event[1] ~= '' and not (ENDS[event[1]] and status == event[1]) then
-            add_event(key .. ':events', event_id, event)
-        end
-        redis.call('EXPIRE', key .. ':events', ttl_s)
-        if dead == 1 then
-            redis.call('XADD', KEYS[2], '*', 'job_id', id, 'ts', event[2], 'data', event[4])
+-- Adds what is new; the last cursor as text, or nil if nothing was.
+local function add_events(key, events, last, status)
+    local attempt, n = -1, -1
+    if last then
+        local a, b = string.match(last, '^(%d+)-(%d+)$')
+        attempt, n = tonumber(a) or -1, tonumber(b) or -1
+    end
+    local newest = nil
+    for _, event in ipairs(events) do
+        if event[1] > attempt or (event[1] == attempt and event[2] > n) then
+            -- A raw worker has written its end itself, event and all; there is only one end.
+            if not (ENDS[event[3]] and status == event[3]) then
+                add_event(key, event)
+            end
+            newest = event[1] .. '-' .. event[2]
         end
     end
-    if ack_id ~= '' then
-        redis.pcall('XACK', ack_stream, 'workers', ack_id)
-        redis.pcall('XDEL', ack_stream, ack_id)
+    return newest
+end
+
+local missing, unoffered = {}, {}
+
+for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
+    local id, version, mode, fields, ttl_s, events, acks, dead = unpack(change)
+    local key = 'job:' .. id
+    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event')
+    local seen, status, last = known[1], known[2], known[3]
+    if not seen and mode ~= NEW and mode ~= WHOLE then
+        missing[#missing + 1] = id
+    elseif mode == EVENTS or mode == FORCED or not seen or tonumber(seen) < version then
+        if mode == WHOLE and not seen then
+            redis.call('DEL', key .. ':events')
+            status, last = nil, nil
+        end
+        local newest = add_events(key .. ':events', events, last, status)
+        if newest then
+            fields[#fields + 1] = 'jobd_event'
+            fields[#fields + 1] = newest
+        end
+        if mode ~= EVENTS then
+            fields[#fields + 1] = 'jobd_version'
+            fields[#fields + 1] = version
+        end
+        if #fields > 0 then
+            redis.call('HSET', key, unpack(fields))
+        end
+        redis.call('EXPIRE', key, ttl_s)
+        redis.call('EXPIRE', key .. ':events', ttl_s)
+        if dead then
+            local event = events[#events]
+            redis.call('XADD', KEYS[2], '*', 'job_id', id, 'ts', event[4], 'data', event[6])
+        end
+    end
+    for _, ack in ipairs(acks) do
+        redis.pcall('XACK', ack[1], 'workers', ack[2])
+        redis.pcall('XDEL', ack[1], ack[2])
     end
 end
 
 for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
-    local id, stream, task, payload, enqueue_id = unpack(offer)
+    local id, stream, task, payload, enqueue_id, version, created_ts, ttl_s = unpack(offer)
     local key, mark = 'job:' .. id, epoch .. '/' .. enqueue_id
-    if unobstructed(key, 'HGET', key, 'jobd_offered') ~= mark then
+    local known = unobstructed(key, 'HMGET', key, 'jobd_offered', 'jobd_version')
+    if not known[2] and created_ts ~= '' then
+        redis.call(
+            'HSET', key, 'job_id', id, 'task', task, 'payload', payload, 'status', 'queued', 'created_ts', created_ts,
+            'updated_ts', created_ts, 'ttl_s', ttl_s, 'result', '', 'error', '', 'jobd_version', version,
+            'jobd_event', '0-1', 'jobd_offered', mark
+        )
+        add_event(key .. ':events', { 0, 1, 'queued', created_ts, 'gateway.enqueue', '{}' })
+        redis.call('EXPIRE', key, ttl_s)
+        redis.call('EXPIRE', key .. ':events', ttl_s)
+        known[2] = version
+    elseif known[2] and known[1] ~= mark then
+        redis.call('HSET', key, 'jobd_offered', mark)
+    end
+    if not known[2] then
+        unoffered[#unoffered + 1] = id
+    elseif known[1] ~= mark then
         unobstructed(
             stream, 'XADD', stream, '*', 'job_id', id, 'task', task, 'payload', payload, 'enqueue_id', enqueue_id
         )
-        if redis.call('EXISTS', key) == 1 then
-            redis.call('HSET', key, 'jobd_offered', mark)
-        end
     end
 end
 
-return { missing }
+if ARGV[4] ~= '' then
+    redis.call('PUBLISH', KEYS[3], ARGV[4])
+end
+
+return { missing, unoffered }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from redis.exceptions import ResponseError
 
-from jobd.stream.keys import DEAD_LETTERS, EPOCH, GROUP, stream_of
+from jobd.job import history
+from jobd.milliseconds import ms
+from jobd.stream.keys import DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator, Sequence
 
     import redis.asyncio
 
@@ -22,29 +23,23 @@ if TYPE_CHECKING:
 
 SCRIPT = files("jobd.stream").joinpath("project.lua").read_text("utf-8")
 
+WITHDRAW = files("jobd.stream").joinpath("withdraw.lua").read_text("utf-8")
+
 #: Public status after each event; a job whose cancel was asked for runs on.
 _STATUS = {
     "queued": "queued",
     "running": "running",
-    "taken": "running",
     "requeued": "queued",
     "done": "done",
     "error": "error",
     "canceled": "canceled",
     "cancel_requested": "running",
 }
-#: Type and step of the event that tells it.
-_EVENT = {
-    "queued": ("queued", "gateway.enqueue"),
-    "running": ("running", "worker.start"),
-    "taken": ("", ""),  # the raw worker says so itself, in hash and event
-    "requeued": ("queued", "jobd.requeue"),
-    "done": ("done", "worker.done"),
-    "error": ("error", "worker.error"),
-    "canceled": ("canceled", "jobd.cancel"),
-    "cancel_requested": ("cancel_requested", "jobd.cancel"),
-}
+#: How a change is applied; see project.lua.
+CHANGED, FORCED, NEW, WHOLE, EVENTS = range(5)
+_MODES = {"queued": NEW, "events": EVENTS}
 
+#: job_id, version, mode, fields, ttl_s, events, the messages that it settles, whether the job is dead
 Change = list[Any]
 
 #: What one script call carries at most, so that it never blocks Redis for long.
@@ -54,66 +49,155 @@ CALL_BYTES = 2 << 20
 NOTHING = b"\x90"
 
 _encode = msgspec.msgpack.Encoder().encode
+_told_events = msgspec.json.Decoder(list[history.Told])
 
 
 class EpochChanged(Exception):
     """This Redis is not the one that Postgres knows: it was flushed, restarted, or is an old copy."""
 
 
-def change_of(told: Told) -> Change:
-    """One change as project.lua wants it."""
-    status, ts, job_id = _STATUS[told.event], str(told.ts), str(told.job_id)
-    kind, step = _EVENT[told.event]
-    whole = told.event == "queued"
+def change_of(told: Told) -> Change | None:
+    """One change as project.lua wants it; None for what Redis knows already."""
+    if told.event == "seen":
+        return None
+    return [
+        str(told.job_id),
+        told.version,
+        _MODES.get(told.event, CHANGED),
+        _fields_of(told),
+        told.ttl_s or 1,
+        _plain_event(told) or [_event(event) for event in events_of(told)],
+        [[told.stream, told.message_id]] if told.stream and told.message_id else [],
+        told.event == "error",
+    ]
+
+
+def merged(changes: Iterable[Change]) -> list[Change]:
+    """Several changes of one job as one: what is told late is told in one piece, with all its events."""
+    found: dict[str, Change] = {}
+    for change in changes:
+        first = found.setdefault(change[0], change)
+        if first is not change:
+            _, version, mode, fields, ttl_s, events, acks, dead = change
+            if mode != EVENTS:
+                first[1] = version
+                first[2] = first[2] if first[2] == NEW else mode
+            first[3] += fields  # HSET takes the last of a name
+            first[4] = ttl_s
+            first[5] += events
+            first[6] += acks
+            first[7] = first[7] or dead
+    return list(found.values())
+
+
+def _plain_event(told: Told) -> list[list[Any]] | None:
+    """The one event of what happens to nearly every job, quickly; None for the rest."""
+    if told.has_gap or told.error is not None:
+        return None
+    ts = str(told.ts)
+    if told.event == "queued":
+        return [[0, 1, "queued", ts, "gateway.enqueue", "{}"]]
+    if told.event == "running":
+        return [[told.attempt, 0, "running", ts, "worker.start", f'{{"attempt":{told.attempt}}}']]
+    if told.event == "done":
+        return [[told.attempt, told.event_n, "done", ts, "worker.done", f'{{"attempt":{told.attempt}}}']]
+    return None
+
+
+def _fields_of(told: Told) -> list[str]:
+    if told.event in ("taken", "events"):
+        return []  # a raw worker says itself that it runs
+    status, ts = _STATUS[told.event], str(told.ts)
+    if told.event == "queued":
+        return _hash(str(told.job_id), told.task, told.payload, status, told.created_ts, told.ts, told.ttl_s)
     fields = ["status", status, "updated_ts", ts]
-    if told.event == "taken":
-        fields = []
-    elif whole:
-        fields = _hash(job_id, told.task, told.payload, status, told.created_ts, told.ts, told.ttl_s)
-    elif told.event == "done":
+    if told.event == "done":
         fields += ["result", told.result or "", "error", ""]
         if told.result_ref is not None:
             fields += ["result_ref", told.result_ref]
     elif told.error is not None:
         fields += ["error", told.error if status in ("error", "canceled") else ""]
-    attempt = told.attempt_no or 0
-    data = "{}" if told.event == "queued" else _data(told, attempt)
-    return [
-        job_id,
-        told.version,
-        whole,
-        fields,
-        told.ttl_s or 1,
-        f"{0 if whole else attempt}-*",
-        [kind, ts, step, data],
-        told.stream or "",
-        told.message_id or "",
-        1 if told.event == "error" else 0,
-    ]
+    return fields
 
 
-def change_of_live(live: Live) -> Change:
-    """A live job's whole hash, for a Redis that has forgotten it; told by an event so that its cursor goes on."""
-    job_id, ts = str(live.job_id), str(live.ts)
+def events_of(told: Told) -> Iterator[history.Event]:
+    """What a change adds to the job's events; the same as the history makes of it."""
+    cursor = history.Cursor(told.attempt, told.event_n)
+    if told.event == "events":
+        for n, one in enumerate(_told_events.decode(told.events or "[]"), told.event_n):
+            yield history.Event(history.Cursor(told.attempt, n), one.type, one.ts, one.step, one.data)
+        return
+    error = msgspec.Raw(told.error.encode()) if told.error is not None else None
+    if told.event in ("running", "taken"):
+        if told.has_gap:  # taken over: the attempt before ended with it
+            before = history.Cursor(told.attempt - 1, told.event_n)
+            yield history.made("gap", before._replace(n=before.n - 1), told.ts)
+            yield history.made("requeued", before, told.ts, history.SILENT)
+        if told.event == "running":
+            yield history.made("running", history.Cursor(told.attempt, 0), told.ts)
+        return
+    if told.has_gap:
+        yield history.made("gap", cursor._replace(n=cursor.n - 1), told.ts)
+        error = error or history.SILENT
+    yield history.made(told.event, cursor, told.ts, error)
+
+
+def note_of(told: Told) -> list[Any]:
+    """What the nodes are told about a change: enough to know who wants to hear of it."""
+    kind = "queued" if told.event == "requeued" else "running" if told.event == "taken" else told.event
+    return [told.job_id.bytes, kind, told.attempt, told.ts, told.task or "", told.queue or ""]
+
+
+def change_of_live(live: Live, record: history.Record) -> Change:
+    """A live job whole, for a Redis that has forgotten it."""
+    job_id = str(live.job_id)
     fields = _hash(job_id, live.task, live.payload, live.status, live.created_ts, live.ts, live.ttl_s)
-    event = [live.status, ts, "jobd.resync", msgspec.json.encode({"attempt": live.attempt_no}).decode()]
-    return [job_id, live.version, True, fields, live.ttl_s, f"{live.attempt_no}-*", event, "", "", 0]
+    return [job_id, live.version, WHOLE, fields, live.ttl_s, _whole_history(record), [], False]
 
 
-def change_of_job(job: Job) -> Change:
+def change_of_job(job: Job, record: history.Record) -> Change:
     """A whole job as it stands, final or not, for a hash that had expired."""
-    job_id, ts = str(job.id), _ms(job.updated_at)
+    job_id = str(job.id)
     fields = [
-        *_hash(job_id, job.task, job.payload, job.status, _ms(job.created_at), ts, job.ttl_s)[:-4],
+        *_hash(job_id, job.task, job.payload, job.status, ms(job.created_at), ms(job.updated_at), job.ttl_s)[:-4],
         *("result", job.result or "", "error", job.error if job.error and job.status != "queued" else ""),
     ]
-    kind, step = _EVENT[job.status]
-    event = [kind, str(ts), step, msgspec.json.encode({"attempt": job.attempt_no}).decode()]
-    return [job_id, job.version, True, fields, job.ttl_s, f"{job.attempt_no}-*", event, "", "", 0]
+    return [job_id, job.version, WHOLE, fields, job.ttl_s, _whole_history(record), [], False]
+
+
+def correction_of(job: Job) -> Change:
+    """The job as it stands, over whatever a zombie wrote into its hash."""
+    fields = [
+        *("status", job.status, "updated_ts", str(ms(job.updated_at)), "result", job.result or ""),
+        *("error", job.error if job.error and job.status != "queued" else ""),
+    ]
+    return [str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False]
+
+
+def _whole_history(record: history.Record) -> list[list[Any]]:
+    return [_event(event) for event in history.events_after(record, history.START)]
+
+
+def _event(event: history.Event) -> list[Any]:
+    return [event.cursor.attempt, event.cursor.n, event.type, str(event.ts), event.step, bytes(event.data).decode()]
 
 
 def offer_of(offer: Offer) -> list[Any]:
-    return [str(offer.job_id), stream_of(offer.queue), offer.task, offer.payload, offer.enqueue_id]
+    made = [str(offer.job_id), stream_of(offer.queue), offer.task, offer.payload, offer.enqueue_id, offer.version]
+    return [*made, str(offer.created_ts), offer.ttl_s] if offer.is_fresh else [*made, "", 0]
+
+
+def offer_of_new(told: Told) -> list[Any]:
+    """The same for a job that was just told of."""
+    job_id, stream = str(told.job_id), stream_of(told.queue or "")
+    return [job_id, stream, told.task, told.payload, 1, told.version, str(told.created_ts), told.ttl_s]
+
+
+class Lacking(NamedTuple):
+    """Jobs whose hash was not there: to be changed, or to be offered with."""
+
+    missing: list[str]
+    unoffered: list[str]
 
 
 class Projector:
@@ -123,32 +207,51 @@ class Projector:
         self._client = client
         self._script = client.register_script(SCRIPT)
 
-    async def project(self, epoch: str, changes: Sequence[Change], offers: Sequence[list[Any]] = ()) -> list[str]:
-        """Write a batch in as few calls as may be; the jobs whose hash was not there to be changed.
+    async def project(
+        self,
+        epoch: str,
+        changes: Sequence[Change],
+        offers: Sequence[list[Any]] = (),
+        notes: Sequence[list[Any]] = (),
+    ) -> Lacking:
+        """Write a batch in as few calls as may be, then tell the nodes.
 
         Raises EpochChanged if Redis has another epoch; what was written before it changed is gone with it.
         """
-        calls = list(in_calls(changes))
+        calls = [(blob, NOTHING) for blob in in_calls(changes)]
         more = list(in_calls(offers))
-        missing: list[str] = []
-        for blob in calls[:-1]:
-            missing += await self._call(epoch, blob, NOTHING)
-        missing += await self._call(epoch, calls[-1] if calls else NOTHING, more[0] if more else NOTHING)
-        for blob in more[1:]:
-            await self._call(epoch, NOTHING, blob)
-        return missing
-
-    async def _call(self, epoch: str, changes: bytes, offers: bytes) -> list[str]:
-        answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS], args=[epoch, changes, offers])
-        if answer == b"EPOCH":
-            raise EpochChanged
-        return [item.decode() for item in answer[0]]
+        calls = [*calls[:-1], (calls[-1][0] if calls else NOTHING, more[0] if more else NOTHING)]
+        calls += [(NOTHING, blob) for blob in more[1:]]
+        news = _encode(notes) if notes else b""
+        lacking = Lacking([], [])
+        for n, (some_changes, some_offers) in enumerate(calls, 1):
+            args: list[str | bytes] = [epoch, some_changes, some_offers, news if n == len(calls) else b""]
+            answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS, TOLD], args=args)
+            if answer == b"EPOCH":
+                raise EpochChanged
+            for known, found in zip(lacking, answer, strict=True):
+                known.extend(item.decode() for item in found)
+        return lacking
 
     async def prepare(self, epoch: str, queues: Sequence[str]) -> None:
         """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest."""
         for queue in queues:
             await self._make_group(stream_of(queue))
+        await self._client.set(RUN, await self._run_id())
         await self._client.set(EPOCH, epoch)
+
+    async def is_known_run(self) -> bool:
+        """Whether this server has run without a break since it was prepared."""
+        return bool(await self._client.get(RUN) == (await self._run_id()).encode())
+
+    async def _run_id(self) -> str:
+        info: dict[str, Any] = await self._client.info("server")
+        return str(info["run_id"])
+
+    async def withdraw(self, queue: str) -> int:
+        """Take back the messages of a queue that nobody has read; how many there were."""
+        count: Any = await self._client.register_script(WITHDRAW)(keys=[stream_of(queue)], args=[GROUP])
+        return int(count)
 
     async def _make_group(self, stream: str) -> None:
         try:
@@ -189,14 +292,3 @@ def _hash(
         *("created_ts", str(created_ts or ts), "updated_ts", str(ts), "ttl_s", str(ttl_s or 1)),
         *("result", "", "error", ""),
     ]
-
-
-def _ms(at: datetime) -> int:
-    return int(at.timestamp() * 1000)
-
-
-def _data(told: Told, attempt: int) -> str:
-    data: dict[str, Any] = {"attempt": attempt}
-    if told.error is not None:
-        data["error"] = msgspec.Raw(told.error.encode())
-    return msgspec.json.encode(data).decode()

@@ -15,6 +15,8 @@ import anyio
 import pytest
 
 from jobd.config import Config, Leases
+from jobd.job.history import START, events_after
+from jobd.lifecycle.events import Place, read_history
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database
 
@@ -72,6 +74,20 @@ async def test_job_is_done_and_all_three_agree(quick: Node) -> None:
     assert types[-1] == "done"
     assert [(attempt["owner_id"].partition(":")[0], attempt["outcome"]) for attempt in attempts] == [("redis", "done")]
     assert await quick.redis.xlen("jobs:stream") == 0
+
+
+async def test_events_of_a_raw_worker_are_kept_and_can_be_followed(quick: Node) -> None:
+    with raw_worker(quick, "raw-1", 0.5):
+        job = await quick.enqueue()
+        await until_status(quick, job.id, "done")
+
+    (record,) = await read_history(quick.database.pool, [Place(job.id, START)])
+    assert record is not None
+    kept = [(str(event.cursor), event.type) for event in events_after(record, START)]
+    written = [fields["type"] for _, fields in await quick.events_of(job.id)]
+    assert [kind for _, kind in kept] == written
+    assert written.count("progress") >= 2
+    assert [cursor for cursor, _ in kept] == ["0-1", *(f"1-{n}" for n in range(len(kept) - 1))]
 
 
 async def test_error_of_a_raw_worker_is_the_jobs_error(quick: Node) -> None:

@@ -1,4 +1,4 @@
-"""`jobd bench engine`: what it prints for people and programs, and that nothing is left behind. No figure is judged."""
+"""`jobd bench`: what it prints for people and programs, and that nothing is left behind. No figure is judged."""
 
 from __future__ import annotations
 
@@ -104,3 +104,22 @@ def test_server_without_the_schema_is_refused(shared: Jobd) -> None:
 
     assert done.returncode == 69
     assert "jobd migrate" in done.stderr
+
+
+def test_e2e_tells_jobs_floors_and_latency_and_leaves_nothing_behind(folder: Path) -> None:
+    done = run_jobd("bench", "e2e", "--jobs", "500", "--rounds", "1", "--json", TMPDIR=str(folder))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert set(found["median"]) == {"jobs", "postgres", "redis", "p50_ms", "p99_ms", "python_us"}
+    assert all(value > 0 for value in found["median"].values())
+    assert list(folder.iterdir()) == []
+
+
+def test_http_tells_submits_beside_the_floor(folder: Path) -> None:
+    done = run_jobd("bench", "http", "--seconds", "0.2", "--rounds", "1", TMPDIR=str(folder))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "of the floor" in done.stdout
+    assert "in batches of 100" in done.stdout
+    assert list(folder.iterdir()) == []

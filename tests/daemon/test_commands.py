@@ -76,7 +76,9 @@ def test_config_show_tells_value_and_origin(folder: Path) -> None:
 def test_config_show_as_json_keeps_types(folder: Path) -> None:
     done = run_jobd("config", "show", "--json", "--config", str(_config(folder, "")), JOBD_SERVER_PORT="0")
 
-    assert json.loads(done.stdout)["config"]["server"] == {"host": "127.0.0.1", "port": 0}
+    server = json.loads(done.stdout)["config"]["server"]
+    assert (server["host"], server["port"]) == ("127.0.0.1", 0)
+    assert (server["insecure"], server["allowed_hosts"]) == (False, [])
 
 
 def test_config_show_masks_passwords(folder: Path) -> None:

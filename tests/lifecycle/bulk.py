@@ -31,8 +31,10 @@ WITH added AS (
     RETURNING id, finished_at
 ),
 closed AS (
-    INSERT INTO attempts (job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at)
-    SELECT id, 1, gen_random_uuid(), gen_random_uuid(), 'w', 'done', finished_at, finished_at FROM added
+    INSERT INTO attempts (
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, led_to, event_n
+    )
+    SELECT id, 1, gen_random_uuid(), gen_random_uuid(), 'w', 'done', finished_at, finished_at, 'done', 1 FROM added
 )
 INSERT INTO queue_counts (queue, shard, done) VALUES ('default', -1, $1)
 ON CONFLICT (queue, shard) DO UPDATE SET done = queue_counts.done + excluded.done

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from tests.support.daemon import poll
 from tests.support.factories import empty
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 #: Commits need not survive a power cut here, and to wait for the disk would only hide what statements cost.
 SETTINGS = ("synchronous_commit=off", "max_connections=100")
@@ -50,14 +49,3 @@ async def db(url: str) -> AsyncIterator[Database]:
     async with database.opened():
         await empty(database.pool)
         yield database
-
-
-@pytest.fixture
-def say(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Prints a measured figure where one can see it, whether the test passes or not."""
-
-    def line(text: str) -> None:
-        with capsys.disabled():
-            sys.stdout.write(f"\n{request.node.name}: {text}\n")
-
-    return line

@@ -10,7 +10,9 @@ import anyio
 import asyncpg
 import pytest
 
+from jobd.job.machine import TRANSITIONS
 from jobd.job.retry import RetryPolicy
+from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import Ask, ClaimedJob, claim, poll_claim
 from jobd.lifecycle.complete import Completion, complete
@@ -34,6 +36,13 @@ JOBS, CONNECTIONS = 200, 8
 #: Leases so short that many expire while their holders are still at it, and hardly a wait before the next attempt.
 TTL_S = 0.05
 POLICY = RetryPolicy(base_s=0.001, cap_s=0.01)
+
+LEGAL = {(row.source, row.target) for row in TRANSITIONS}
+STATUS_AFTER = {
+    **{status.value: status for status in JobStatus},
+    "requeued": JobStatus.QUEUED,
+    "cancel_requested": JobStatus.RUNNING,
+}
 
 
 @pytest.mark.timeout(60)
@@ -82,8 +91,29 @@ async def hammer(db: Database, *, seconds: float) -> None:
     }
     assert (stats.queued, stats.running) == (0, 0)
     assert await db.pool.fetchval("SELECT count(*) FROM leases") == 0
+    await check_history(db)
     assert calls[0] > 100
     assert after - deadlocks <= calls[0] / 100, f"{after - deadlocks} deadlocks were mended in {calls[0]} calls"
+
+
+async def check_history(db: Database) -> None:
+    """By what was told of it, each job took every step once, along legal edges, and none after its end."""
+    told: dict[UUID, list[JobStatus]] = {}
+    for row in await db.pool.fetch(
+        "SELECT event, t.* FROM outbox, unnest(job_ids, versions) AS t (job_id, version) ORDER BY seq"
+    ):
+        told.setdefault(row["job_id"], []).append(STATUS_AFTER[row["event"]])
+        assert row["version"] == len(told[row["job_id"]]), "a change is missing or was told twice"
+    ended: dict[UUID, list[str]] = {}
+    for row in await db.pool.fetch("SELECT job_id, number, outcome FROM attempts ORDER BY job_id, number"):
+        ended.setdefault(row["job_id"], []).append(row["outcome"])
+        assert row["number"] == len(ended[row["job_id"]]), "an attempt is missing"
+    for job in await db.pool.fetch("SELECT id, status, version, attempt_no, attempt_count FROM jobs"):
+        passed, outcomes = told[job["id"]], ended.get(job["id"], [])
+        assert set(zip([None, *passed[:-1]], passed, strict=True)) <= LEGAL
+        assert (passed[-1].value, len(passed)) == (job["status"], job["version"])
+        assert outcomes.count("done") == (job["status"] == "done")
+        assert (job["attempt_no"], job["attempt_count"]) == (len(outcomes), len(outcomes) - outcomes.count("released"))
 
 
 async def one_call(connection: Connection, ids: Sequence[UUID], claims: list[ClaimedJob]) -> None:

@@ -272,15 +272,17 @@ def test_hypothesis_finds_it_out_too(tables: Tables, monkeypatch: pytest.MonkeyP
 # A reaper that looked long ago
 
 LOOK = """SELECT resource_id, attempt_id FROM leases
-    WHERE resource_type = 'JOB' AND lease_expires_at < clock($6) - make_interval(secs => $4)
+    WHERE resource_type = 'JOB' AND CASE
+        WHEN $7::text[] IS NULL THEN lease_expires_at < clock($6) - make_interval(secs => $4) ELSE owner_id = ANY ($7)
+    END
     ORDER BY resource_id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 """
 #: The page comes from a table that the test fills, with whatever age. (The other parameters have to stand somewhere.)
 STALE_LOOK = """SELECT resource_id, attempt_id FROM stale_page
-    WHERE make_interval(secs => $4) IS NOT NULL LIMIT $1::integer
+    WHERE make_interval(secs => $4) IS NOT NULL AND $7::text[] IS NULL LIMIT $1::integer
 """
 SAME_ATTEMPT = " AND l.attempt_id = o.attempt_id"
-STILL_OVERDUE = "AND l.lease_expires_at < clock($6)"
+STILL_OVERDUE = "AND CASE WHEN $7::text[] IS NULL THEN l.lease_expires_at < clock($6) ELSE l.owner_id = ANY ($7) END"
 
 
 class StaleReaper(TableHistory):

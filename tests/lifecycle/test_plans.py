@@ -31,34 +31,50 @@ STATEMENTS = all_statements("jobd.lifecycle")
 #: The indexes that a statement goes through; it must use these and no others.
 INDEXES: dict[str, set[str]] = {
     "acquire_leases": set(),
-    "cancel_jobs": {"jobs_pkey"},
+    "append_audit": set(),
+    "append_events": {"leases_pkey"},
+    "cancel_jobs": {"attempts_pkey", "jobs_pkey", "leases_pkey"},
     "claim_jobs": {"jobs_pkey"},
     "complete_if_leased": {"jobs_pkey", "leases_pkey"},
+    "create_token": set(),
     "enqueue_jobs": {"queue_counts_pkey"},
     "explain_claims": {"jobs_pkey"},
     "explain_reports": {"attempts_pkey", "jobs_pkey"},
+    "explain_waiting": {"jobs_pkey", "jobs_ready", "queues_pkey"},
     "fail_if_leased": {"jobs_pkey", "leases_pkey"},
-    "find_twins": {"jobs_spec"},
+    "find_twins": {"job_specs_pkey", "jobs_pkey"},
     "forget_told": {"outbox_pkey"},
     "heartbeat_leases": {"jobs_pkey", "leases_pkey"},
     "is_gone": {"gone_jobs_pkey"},
-    "list_by_spec": {"jobs_spec"},
+    "list_by_spec": {"job_specs_pkey", "jobs_pkey"},
     "list_dead_letters": {"dead_letters_pkey"},
     "list_jobs": {"jobs_pkey"},
+    "lock_fresh_letters": {"dead_letters_pkey"},
     "next_due_in": {"jobs_due"},
+    "outbox_depth": {"outbox_pkey"},
     "point_keys": {"idempotency_keys_pkey"},
     "poll_claim_jobs": {"jobs_pkey", "jobs_ready", "queues_pkey"},
     "promote_due": {"jobs_due", "jobs_pkey"},
-    "prune_jobs": {"attempts_pkey", "dead_letters_pkey", "event_log_pkey", "jobs_finished", "jobs_pkey"},
+    "prune_jobs": {
+        "attempts_pkey",
+        "dead_letters_pkey",
+        "event_log_pkey",
+        "job_specs_pkey",
+        "jobs_finished",
+        "jobs_pkey",
+    },
     "prune_memories": {"gone_jobs_age", "gone_jobs_pkey", "idempotency_keys_expiry", "idempotency_keys_pkey"},
+    "queue_heads": {"jobs_ready"},
     "read_attempts": {"attempts_pkey", "leases_pkey"},
     "read_back_claims": {"jobs_pkey", "leases_pkey"},
     "read_back_jobs": {"jobs_pkey"},
+    "read_history": {"attempts_pkey", "event_log_pkey", "jobs_pkey", "leases_pkey"},
     "read_jobs": {"jobs_pkey", "leases_pkey"},
     "read_live_delayed": {"jobs_due"},
     "read_live_queued": {"jobs_ready"},
     "read_live_running": {"jobs_pkey", "leases_pkey"},
-    "read_outbox": {"jobs_pkey", "outbox_pkey"},
+    "read_outbox": {"event_log_pkey", "jobs_pkey", "outbox_pkey"},
+    "read_result_refs": {"jobs_pkey"},
     "reap_expired": {"jobs_pkey", "leases_pkey"},
     "redrive_jobs": {"dead_letters_pkey", "jobs_pkey"},
     "release_if_leased": {"jobs_pkey", "leases_pkey"},
@@ -66,11 +82,12 @@ INDEXES: dict[str, set[str]] = {
     "renew_leases": {"leases_pkey"},
     "select_for_publish": {"jobs_ready", "queues_pkey"},
     "take_over_jobs": {"jobs_pkey", "leases_pkey"},
+    "told_before": {"leases_pkey"},
 }
 
 #: What a statement goes through from the beginning: all leases, of which there are as many as jobs in progress; the
 #: delayed jobs, but only to the first; and the outbox, for a page.
-WALKED = {"reap_expired": {"leases"}, "next_due_in": {"jobs"}, "read_outbox": {"outbox"}}
+WALKED = {"reap_expired": {"leases"}, "next_due_in": {"jobs"}, "outbox_depth": {"outbox"}, "read_outbox": {"outbox"}}
 
 #: CTEs of one row, which say the time or how to commit; in what order they are joined does not matter.
 SINGLE = {"moment", "relaxed"}

@@ -9,16 +9,19 @@ import pytest
 
 from jobd.ids import new_id
 from jobd.job.status import FINAL_STATUSES, JobStatus
+from jobd.lifecycle.complete import complete
 from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, enqueue
-from jobd.lifecycle.prune import prune, prune_memories
+from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
 from jobd.lifecycle.read import gone_among, list_dead_letters, list_jobs, read_jobs
 from tests.support.factories import (
     NOW,
     assert_counters_are_right,
     at,
+    completion,
     make_job,
     make_many,
     make_queued,
+    make_running,
     new_job,
 )
 
@@ -34,7 +37,7 @@ async def test_only_finished_jobs_are_pruned(db: Database, status: JobStatus) ->
 
     pruned = await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
 
-    assert pruned == (status in FINAL_STATUSES)
+    assert pruned.jobs == (status in FINAL_STATUSES)
     assert (await read_jobs(db.pool, [job_id]) == {}) == (status in FINAL_STATUSES)
     await assert_counters_after_prune(db)
 
@@ -52,7 +55,7 @@ async def assert_counters_after_prune(db: Database) -> None:
 async def test_a_job_is_kept_for_the_whole_time(db: Database, seconds: float, pruned: int) -> None:
     await make_job(db, JobStatus.DONE)
 
-    assert await prune(db.pool, keep_s=DAY_S, now=at(seconds)) == pruned
+    assert (await prune(db.pool, keep_s=DAY_S, now=at(seconds))).jobs == pruned
 
 
 async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
@@ -65,6 +68,20 @@ async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
     for table in ("attempts", "event_log", "dead_letters"):
         assert [row["job_id"] for row in await db.pool.fetch(f"SELECT job_id FROM {table}")] == [other]
     assert [letter.job_id for letter in await list_dead_letters(db.pool)] == [other]
+
+
+async def test_the_files_of_pruned_results_are_told(db: Database) -> None:
+    large, later = await make_running(db), await make_running(db, at(DAY_S))
+    await complete(db.pool, [completion(large, result=None, result_ref="results/ab/old.json")], now=NOW)
+    await complete(db.pool, [completion(later, result=None, result_ref="results/ab/new.json")], now=at(DAY_S))
+    await make_job(db, JobStatus.DONE)
+    ids = [large.job_id, later.job_id, new_id()]
+    assert await read_result_refs(db.pool, ids) == {"results/ab/old.json", "results/ab/new.json"}
+
+    pruned = await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+
+    assert (pruned.jobs, pruned.result_refs) == (2, ["results/ab/old.json"])
+    assert await read_result_refs(db.pool, ids) == {"results/ab/new.json"}
 
 
 async def test_a_pruned_id_is_gone_and_not_unknown_for_a_while(db: Database) -> None:
@@ -84,7 +101,7 @@ async def test_batches_of_bounded_size_reach_every_old_job(db: Database) -> None
     kept = await make_job(db, JobStatus.DONE, at(DAY_S))
     queued = await make_queued(db)
 
-    counts = [await prune(db.pool, keep_s=DAY_S, most=2, now=at(DAY_S + 1)) for _ in range(4)]
+    counts = [(await prune(db.pool, keep_s=DAY_S, most=2, now=at(DAY_S + 1))).jobs for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]
     assert {job.id for job in (await list_jobs(db.pool)).jobs} == {kept, queued}
@@ -96,10 +113,10 @@ async def test_two_who_prune_at_once_skip_what_the_other_is_pruning(db: Database
     for _ in range(4):
         await make_job(db, JobStatus.DONE)
     async with db.pool.acquire() as other, other.transaction():
-        assert await prune(other, keep_s=DAY_S, most=3, now=at(DAY_S + 1)) == 3
+        assert (await prune(other, keep_s=DAY_S, most=3, now=at(DAY_S + 1))).jobs == 3
 
         with anyio.fail_after(5):
-            assert await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1)) == 1
+            assert (await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))).jobs == 1
 
 
 async def test_expired_keys_are_forgotten_and_others_are_not(db: Database) -> None:

@@ -42,7 +42,17 @@ async def test_an_offer_has_all_that_a_message_needs(db: Database) -> None:
 
     (offer,) = await select_for_publish(db.pool, ["gpu"], most=5)
 
-    assert offer == Offer(job_id=job_id, queue="gpu", task="chat", payload='{"a": 1}', enqueue_id=1, version=1)
+    assert offer == Offer(
+        job_id=job_id,
+        queue="gpu",
+        task="chat",
+        payload='{"a": 1}',
+        enqueue_id=1,
+        version=1,
+        ttl_s=3600,
+        created_ts=int(NOW.timestamp() * 1000),
+        is_fresh=True,
+    )
 
 
 async def test_selecting_changes_nothing(db: Database) -> None:

@@ -167,8 +167,11 @@ async def test_the_number_of_an_attempt_never_recurs(db: Database) -> None:
     with pytest.raises(asyncpg.UniqueViolationError):
         await db.pool.execute(
             """
-            INSERT INTO attempts (job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at)
-            SELECT job_id, number, gen_random_uuid(), lease_token, owner_id, 'failed', started_at, ended_at
+            INSERT INTO attempts
+                (job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, led_to, event_n)
+            SELECT
+                job_id, number, gen_random_uuid(), lease_token, owner_id, 'failed', started_at, ended_at, led_to,
+                event_n
             FROM attempts WHERE job_id = $1
             """,
             job_id,

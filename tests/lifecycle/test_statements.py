@@ -18,8 +18,11 @@ from jobd.lifecycle.claim import ClaimedJob
 from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
 from jobd.lifecycle.outbox import Live, Told
+from jobd.lifecycle.prune import Pruned
 from jobd.lifecycle.publish import Offer
 from jobd.lifecycle.read import Attempt, DeadLetterEntry, Job, JobSummary, QueueStats
+from jobd.lifecycle.tokens import TokenRow
+from jobd.lifecycle.waiting import OutboxDepth
 from jobd.store.statements import all_statements
 
 if TYPE_CHECKING:
@@ -32,13 +35,17 @@ STATEMENTS = all_statements("jobd.lifecycle")
 #: What the rows of a statement are made into, and columns beside; or just its columns. None: it has no rows.
 ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "acquire_leases": (LeaseRecord, ""),
+    "append_events": (None, "n attempt_no last_n"),
+    "append_audit": None,
     "cancel_jobs": (None, "job_id status"),
-    "claim_jobs": (ClaimedJob, ""),
-    "complete_if_leased": (None, "job_id attempt_id lease_token"),
-    "enqueue_jobs": (None, "id"),
+    "claim_jobs": (ClaimedJob, "n"),
+    "complete_if_leased": (None, "n"),
+    "create_token": None,
+    "enqueue_jobs": (None, "id created_at"),
     "explain_claims": (None, "job_id status enqueue_id cancel_requested"),
     "explain_reports": (None, "job_id attempt_id lease_token outcome outcome_hash number status attempt_no"),
     "fail_if_leased": (None, "job_id attempt_id lease_token status enqueue_id run_after retryable"),
+    "explain_waiting": (None, "job_id attempt_count in_line paused ahead"),
     "find_twins": (None, "n id"),
     "heartbeat_leases": (Renewal, "job_id lease_token"),
     "forget_told": None,
@@ -46,31 +53,43 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "list_by_spec": (JobSummary, "fits"),
     "list_dead_letters": (DeadLetterEntry, ""),
     "list_jobs": (JobSummary, "fits"),
+    "lock_fresh_letters": (None, "job_id"),
     "lock_specs": (None, "pg_advisory_xact_lock"),
     "next_due_in": (None, "extract"),
+    "outbox_depth": (OutboxDepth, ""),
     "pause_queue": None,
+    "paused_queues": (None, "name"),
     "point_keys": None,
     "poll_claim_jobs": (ClaimedJob, ""),
     "promote_due": (None, "job_id queue"),
-    "prune_jobs": (None, "count"),
+    "prune_jobs": (Pruned, ""),
     "prune_memories": (None, "?column?"),
+    "queue_heads": (None, "queue waits_s"),
     "queue_stats": (QueueStats, ""),
     "read_attempts": (Attempt, ""),
     "read_back_claims": (ClaimedJob, ""),
     "read_back_jobs": (None, "id"),
+    "read_history": (
+        None,
+        "n status task queue attempt_no created_ts finished_ts error acquired_ts open_n attempts chunks",
+    ),
     "read_jobs": (Job, ""),
     "read_live_delayed": (Live, "due_at"),
     "read_live_queued": (Live, "order_at"),
     "read_live_running": (Live, ""),
     "read_outbox": (Told, ""),
+    "read_result_refs": (None, "result_ref"),
+    "read_tokens": (TokenRow, ""),
     "reap_expired": (None, "job_id attempt_id owner_id status enqueue_id late_s"),
     "redrive_jobs": (None, "job_id new_id"),
     "release_if_leased": (None, "job_id attempt_id lease_token status enqueue_id run_after"),
     "release_leases": (None, "resource_id lease_token"),
     "renew_leases": (LeaseRecord, ""),
+    "revoke_tokens": (None, "id name"),
     "select_for_publish": (Offer, ""),
     "take_keys": (None, "principal key job_id body_hash"),
     "take_over_jobs": (ClaimedJob, "status"),
+    "told_before": (None, "n attempt_no last_n told_n"),
 }
 
 #: Postgres' own names of types, as comments write them.
@@ -85,13 +104,14 @@ WORDS = {
     "timestamptz": "timestamptz",
     "uuid": "uuid",
 }
-PYTHON: dict[str, type] = {
+PYTHON: dict[str, Any] = {
     "bool": bool,
     "bytea": bytes,
     "float8": float,
     "int4": int,
     "int8": int,
     "text": str,
+    "text[]": list[str],
     "timestamptz": datetime,
     "uuid": UUID,
 }

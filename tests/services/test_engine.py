@@ -129,7 +129,7 @@ async def test_released_job_is_claimed_by_poll(engine: Engine) -> None:
 
 @pytest.mark.timeout(60)
 async def test_kills_of_postgres_lose_no_answer_and_no_job(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start().until_ready()
+    daemon = jobd(JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
     jobs = [new_job() for _ in range(3000)]
     answers: list[object] = []
 
@@ -159,7 +159,7 @@ async def test_kills_of_postgres_lose_no_answer_and_no_job(jobd: Callable[..., J
 
 @pytest.mark.timeout(60)
 async def test_kills_of_postgres_finish_no_job_twice(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start().until_ready()
+    daemon = jobd(JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
     done: list[object] = []
 
     async def work(engine: Engine, owner: str) -> None:

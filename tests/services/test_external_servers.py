@@ -41,10 +41,9 @@ def test_serves_on_servers_that_it_did_not_start(jobd: Callable[..., Jobd], fold
 
         status, body = daemon.get("/readyz")
 
-        assert (status, set(body["services"])) == (
-            200,
-            {"store", "stream", "relay", "raw_workers", "engine", "leases", "dispatcher", "reaper", "gateway"},
-        )
+        assert status == 200
+        assert {"postgres", "valkey"}.isdisjoint(body["services"])
+        assert {"store", "stream", "relay", "gateway"} <= set(body["services"])
         assert daemon.addresses["DATABASE_URL"] == postgres_url
         assert not (daemon.data_dir / "postgres").exists()
         assert daemon.stop() == 0

@@ -34,11 +34,13 @@ async def messages(node: Node, stream: str = "jobs:stream") -> list[dict[str, st
 async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
     jobs = [new_job() for _ in range(200)]
     await small.engine.enqueue_whole(jobs)
-    await eventually(small.outbox_is_empty)
 
-    found = await messages(small)
+    async def is_filled() -> bool:
+        return await small.outbox_is_empty() and len(await messages(small)) >= WINDOW
 
-    assert [message["job_id"] for message in found] == [str(job.id) for job in jobs[:WINDOW]]
+    await eventually(is_filled)
+
+    assert [message["job_id"] for message in await messages(small)] == [str(job.id) for job in jobs[:WINDOW]]
 
 
 async def test_claims_make_room_and_an_urgent_job_is_next(small: Node) -> None:
@@ -209,3 +211,22 @@ async def test_second_relay_stands_by_and_takes_over(small: Node) -> None:
 
         await eventually(both_are_offered)
         assert [len(await small.events_of(job.id)) for job in jobs] == [1, 1]
+
+
+async def test_a_commit_of_another_node_wakes_the_relay(small: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobd.services.relay.TICK_S", 60.0)
+    second = Node(small.database.url, small.transport.url, small.config)
+    async with second.running():
+        first = await small.enqueue()  # the relay now sleeps until it is woken
+        await eventually(small.outbox_is_empty)
+
+        async def is_heard() -> bool:
+            return bool(await small.redis.pubsub_numsub("jobd:wake") == [("jobd:wake", 1)])
+
+        await eventually(is_heard)
+        late = await second.enqueue()
+
+        async def is_offered() -> bool:
+            return {message["job_id"] for message in await messages(small)} == {str(first.id), str(late.id)}
+
+        await eventually(is_offered)

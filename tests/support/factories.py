@@ -26,8 +26,8 @@ NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 TTL_S = 60.0
 POLICY = RetryPolicy(base_s=8.0, cap_s=300.0)
 
-#: What holds no jobs, and must stay for the schema to be known.
-_KEPT = ("schema_migrations", "installation")
+#: What holds no jobs, and must stay for the schema to be known or because it cannot be deleted.
+_KEPT = ("audit", "schema_migrations", "installation")
 
 
 def at(seconds: float) -> datetime:

@@ -17,13 +17,14 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.notify import Notifier
-from jobd.service import Phase, Spec
+from jobd.service import Handle, Phase, Spec
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
+from jobd.services.tailer import Tailer
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import Supervisor
@@ -115,6 +116,16 @@ class Node:
 
     async def outbox_is_empty(self) -> bool:
         return not await self.database.pool.fetchval("SELECT count(*) FROM outbox")
+
+
+@contextlib.asynccontextmanager
+async def tailing(node: Node) -> AsyncIterator[Tailer]:
+    """A tailer on this node."""
+    tailer, handle = Tailer(node.database, node.transport), Handle(lambda: None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tailer.run, handle)
+        yield tailer
+        tasks.cancel_scope.cancel()
 
 
 def new_job(**values: Any) -> NewJob:

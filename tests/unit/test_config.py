@@ -42,7 +42,7 @@ def with_task(task: Task) -> Config:
         with_task(Task(run="command", argv=("/bin/tool", ""))),
         with_task(Task(run="openai", base_url="http://127.0.0.1:8080/v1")),
         with_task(Task(run="mock")),
-        with_task(Task(run="external", timeout_s=0.5, max_attempts=1)),
+        Config(queues={"far": Queue(slots=0)}, tasks={"t": Task(run="external", queue="far", timeout_s=0.5)}),
         Config(queues={"default": Queue(), "gpu": Queue(slots=0)}, tasks={"t": Task(run="mock", queue="gpu")}),
     ],
 )
@@ -80,8 +80,13 @@ def test_consistent_config_breaks_no_rule(config: Config) -> None:
             'tasks.t.handler is only for run = "python" (tasks.t.run is "command")',
         ),
         (
-            with_task(Task(run="external", isolate=True)),
-            'tasks.t.isolate is only for run = "python" (tasks.t.run is "external")',
+            with_task(Task(run="mock", isolate=True)),
+            'tasks.t.isolate is only for run = "python" (tasks.t.run is "mock")',
+        ),
+        (
+            with_task(Task(run="external")),
+            'tasks.t.run is "external", but queues.default.slots is 4: those slots would take its jobs and cannot run'
+            " them; give the task a queue with slots = 0",
         ),
         (
             with_task(Task(run="mock", base_url="http://h/v1")),
@@ -118,7 +123,15 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "retry.base_s",
         "retry.cap_s",
         "limits.payload_bytes",
+        "limits.result_bytes",
+        "limits.inline_result_bytes",
+        "limits.min_free_mb",
         "limits.max_queued",
+        "limits.job_ttl_s",
+        "limits.requests_per_token",
+        "retention.jobs_s",
+        "retention.gone_s",
+        "retention.every_s",
         "log.level",
     }
 

@@ -223,7 +223,6 @@ def test_very_long_key_is_cut(path: Path) -> None:
         ("limits.max_queued", 10_000_000),
         ("queues.default.slots", 0),
         ("queues.default.slots", 1024),
-        ("tasks.chat.run", "external"),
         ("tasks.chat.timeout_s", 0.5),
         ("tasks.chat.max_attempts", 1),
         ("tickets.poll_s", 0.1),
@@ -356,12 +355,13 @@ def test_date_is_no_value_of_ours(path: Path, value: str) -> None:
         ),
         ([{**TOKEN, "scopes": ["root"]}], 'auth.tokens[0].scopes[0] must be one of admin, client, worker (got "root")'),
         ([{**TOKEN, "name": ""}], 'auth.tokens[0].name must be 1 to 64 letters, digits or any of _ . @ - (got "")'),
-        ([{"name": "ci"}], "auth.tokens[0] must be a table of name, sha256, scopes (got a table of name)"),
+        ([{"name": "ci"}], "auth.tokens[0] must be a table of name, sha256, scopes, queues (got a table of name)"),
         (
             [{**TOKEN, "token": CANARY}],
-            "auth.tokens[0] must be a table of name, sha256, scopes (got a table of name, sha256, scopes, token)",
+            "auth.tokens[0] must be a table of name, sha256, scopes, queues"
+            " (got a table of name, sha256, scopes, token)",
         ),
-        ([HASH], "auth.tokens[0] must be a table of name, sha256, scopes (got text)"),
+        ([HASH], "auth.tokens[0] must be a table of name, sha256, scopes, queues (got text)"),
         ([TOKEN, TOKEN], "auth.tokens must have different names (got ci more than once)"),
     ],
 )
@@ -438,10 +438,14 @@ def test_default_queue_is_there_even_when_others_are_listed(path: Path) -> None:
 
 
 def test_tasks_of_the_file_are_added_and_replace_by_name(path: Path) -> None:
-    config = config_of(path, '[tasks.chat]\nrun = "external"\n[tasks.resize]\nrun = "command"\nargv = ["resize"]')
+    config = config_of(
+        path,
+        '[queues.far]\nslots = 0\n[tasks.chat]\nrun = "external"\nqueue = "far"\n'
+        '[tasks.resize]\nrun = "command"\nargv = ["resize"]',
+    )
 
     assert list(config.tasks) == [*BUILTIN_TASKS, "resize"]
-    assert config.tasks["chat"] == Task(run="external")
+    assert config.tasks["chat"] == Task(run="external", queue="far")
     assert config.tasks["plan"] == Task(run="mock")
     assert config.tasks["resize"] == Task(run="command", argv=("resize",))
 

@@ -86,7 +86,8 @@ def test_public_form_is_json_without_secrets() -> None:
 
     assert CANARY not in text
     assert HASH not in text
-    assert public(SECRETIVE)["auth"] == {"tokens": [{"name": "ci", "sha256": "***", "scopes": ["client"]}]}
+    shown = {"name": "ci", "sha256": "***", "scopes": ["client"], "queues": []}
+    assert public(SECRETIVE)["auth"] == {"tokens": [shown]}
     assert public(SECRETIVE)["tasks"]["b"]["argv"] == ["psql", "postgresql://u:***@h", "--password=***"]
 
 
@@ -132,7 +133,7 @@ def test_changed_secret_is_a_change_that_shows_no_secret() -> None:
     )
 
     assert change.reloadable
-    assert change.old == change.new == '[{"name": "ci", "sha256": "***", "scopes": ["client"]}]'
+    assert change.old == change.new == '[{"name": "ci", "sha256": "***", "scopes": ["client"], "queues": []}]'
 
 
 def test_unprintable_text_is_shown_escaped() -> None:

@@ -4,11 +4,14 @@
 -- Columns that an index depends on (order_at, due_at) change when a job enters or leaves the queue and at no other time.
 -- No index depends on status: finishing a job touches no index, so Postgres can update the row in place (HOT).
 
+-- A domain is checked when a value is made; a CHECK of the table would fetch and unpack the payload at every update.
+CREATE DOMAIN jobd.json_object AS jsonb CHECK (jsonb_typeof(VALUE) = 'object');
+
 CREATE TABLE jobd.jobs (
     id uuid PRIMARY KEY,
     task text NOT NULL,
     queue text NOT NULL,
-    payload jsonb NOT NULL CHECK (jsonb_typeof(payload) = 'object'),
+    payload jobd.json_object NOT NULL,
     status text NOT NULL DEFAULT 'queued' CHECK (status IN ('queued', 'running', 'done', 'error', 'canceled')),
     priority integer NOT NULL DEFAULT 0,
     run_after timestamptz NOT NULL,
@@ -40,7 +43,9 @@ CREATE TABLE jobd.jobs (
     CONSTRAINT attempts_in_bounds CHECK (attempt_count BETWEEN 0 AND max_attempts AND attempt_count <= attempt_no),
     CONSTRAINT running_has_an_attempt CHECK (status <> 'running' OR attempt_count > 0)
 ) WITH (
-    fillfactor = 70,
+    -- Room for a second version of every row: a batch that is claimed stays on its pages, and what it leaves there is room
+    -- for the third.
+    fillfactor = 45,
     -- Payloads beyond this go out of line, where an update of the row leaves them alone.
     toast_tuple_target = 512,
     autovacuum_vacuum_scale_factor = 0.0,
@@ -54,7 +59,6 @@ CREATE TABLE jobd.jobs (
 
 CREATE INDEX jobs_ready ON jobd.jobs (queue, order_at, id) WHERE order_at IS NOT NULL;
 CREATE INDEX jobs_due ON jobd.jobs (due_at, id) WHERE due_at IS NOT NULL;
-CREATE INDEX jobs_spec ON jobd.jobs (spec_hash, id) WHERE spec_hash IS NOT NULL;
 -- Retention looks for old finished jobs. A BRIN index costs nothing per row and does not stand in the way of HOT.
 CREATE INDEX jobs_finished ON jobd.jobs USING brin (finished_at) WITH (pages_per_range = 16, autosummarize = on);
 
@@ -63,13 +67,26 @@ BEGIN
     RAISE EXCEPTION 'job % cannot go from % to %', OLD.id, OLD.status, NEW.status USING ERRCODE = 'JD001';
 END $$;
 
--- The condition is the table of legal changes; the function runs only to refuse one that is not in it.
-CREATE TRIGGER legal_transition BEFORE UPDATE ON jobd.jobs FOR EACH ROW
+-- The condition is the table of legal changes; the function runs only to refuse one that is not in it, and with it the
+-- whole statement. AFTER, because a BEFORE trigger locks every row first, which is a WAL record each.
+CREATE TRIGGER legal_transition AFTER UPDATE ON jobd.jobs FOR EACH ROW
 WHEN (NOT (
     (OLD.status = 'queued' AND NEW.status IN ('queued', 'running', 'canceled'))
     OR (OLD.status = 'running' AND NEW.status IN ('running', 'queued', 'done', 'error', 'canceled'))
 ))
 EXECUTE FUNCTION jobd.refuse_transition();
+
+-- Jobs by specification: the first half of the hash is enough to find them. Not an index of jobs, because a claim would
+-- have to write there again, to a page far from those of its neighbours.
+CREATE TABLE jobd.job_specs (
+    spec uuid NOT NULL,
+    job_id uuid NOT NULL,
+    PRIMARY KEY (spec, job_id)
+) WITH (
+    autovacuum_vacuum_insert_scale_factor = 0.0,
+    autovacuum_vacuum_insert_threshold = 100000,
+    autovacuum_vacuum_cost_delay = 0
+);
 
 -- THE lease engine, for jobs and tickets alike. A job's lease stands for its open attempt: one row, so one open attempt.
 -- Nothing but the key is indexed, so a renewal is an update in place; the table is as small as the work in progress. The
@@ -87,6 +104,10 @@ CREATE TABLE jobd.leases (
     attempt_no integer,
     stream text,
     message_id text,
+    -- How many events of the attempt there are so far, and how many of them its holder told: the same telling sent again
+    -- is known by that.
+    event_n integer NOT NULL DEFAULT 0,
+    told_n integer NOT NULL DEFAULT 0,
     CONSTRAINT job_has_an_attempt CHECK ((resource_type = 'JOB') = (attempt_id IS NOT NULL AND attempt_no IS NOT NULL))
 ) WITH (
     fillfactor = 50,
@@ -110,6 +131,9 @@ CREATE TABLE jobd.attempts (
     ended_at timestamptz NOT NULL,
     stream text,
     message_id text,
+    -- Where the job went from here, and the number of the event that says so: the last one of the attempt.
+    led_to text NOT NULL CHECK (led_to IN ('queued', 'done', 'error', 'canceled')),
+    event_n integer NOT NULL,
     PRIMARY KEY (job_id, number)
 ) WITH (
     autovacuum_vacuum_insert_scale_factor = 0.0,
@@ -121,12 +145,19 @@ CREATE TABLE jobd.attempts (
 CREATE TABLE jobd.outbox (
     seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL,
-    -- 'taken': running, in the hands of a worker that tells so itself
+    -- 'taken': running, in the hands of a worker that tells so itself; 'events': told by a holder; 'seen': told by such a
+    -- worker, so Redis has them already
     event text NOT NULL CHECK (
-        event IN ('queued', 'running', 'taken', 'requeued', 'done', 'error', 'canceled', 'cancel_requested')
+        event IN ('queued', 'running', 'taken', 'requeued', 'done', 'error', 'canceled', 'cancel_requested', 'events', 'seen')
     ),
     job_ids uuid[] NOT NULL,
     versions integer[] NOT NULL,
+    -- The attempts that it is about and the number of the event in each; null: 0 (before the first attempt), and 1 for
+    -- `queued`, 0 for `running`. For `events` and `seen`: the first number of each chunk.
+    attempts integer[],
+    event_ns integer[],
+    -- An attempt ended whose holder fell silent: what it had not told yet is lost, which is an event of its own.
+    has_gap boolean NOT NULL DEFAULT false,
     -- The messages that brought the jobs, to be acknowledged; null where there was none.
     streams text[],
     message_ids text[]
@@ -136,7 +167,11 @@ CREATE TABLE jobd.outbox (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- The events of a job in chunks, one row per flush. A chunk is a run of events of one attempt.
+-- Ids do not get smaller by compressing them, and trying takes time.
+ALTER TABLE jobd.outbox ALTER COLUMN job_ids SET STORAGE EXTERNAL;
+
+-- What holders tell while they work, in chunks, one row per flush. A chunk is a run of events of one attempt: an array of
+-- {type, ts, step, data}. What jobd itself tells of a job follows from its row and its attempts and is not kept here.
 CREATE TABLE jobd.event_log (
     job_id uuid NOT NULL,
     attempt_no integer NOT NULL,
@@ -199,6 +234,10 @@ CREATE INDEX gone_jobs_age ON jobd.gone_jobs (gone_at);
 
 CREATE FUNCTION jobd.clock(at timestamptz) RETURNS timestamptz LANGUAGE sql VOLATILE
 RETURN coalesce(at, clock_timestamp());
+
+-- The n-th of ids that the caller has made: gen_random_uuid asks the kernel for each one apart.
+CREATE FUNCTION jobd.id_at(ids bytea, n bigint) RETURNS uuid LANGUAGE sql IMMUTABLE
+RETURN encode(substring(ids FROM (16 * n - 15)::integer FOR 16), 'hex')::uuid;
 
 CREATE FUNCTION jobd.shard() RETURNS integer LANGUAGE sql STABLE RETURN pg_backend_pid() % 16;
 

@@ -1,0 +1,179 @@
+"""Who calls, and what they may: a bearer token with scopes, or nothing at all while there is no token.
+
+Tokens come from the configuration and from the table `tokens`, which `jobd.services.token_watch` reads every other
+second; while Postgres is away the last known list counts. As soon as there is one token, or ever was one in the table,
+every caller needs one, on loopback too. Only over the unix socket root and jobd's own user may go without.
+
+The answer is found without a wait, since it stands before every request, and in the same steps for any token: SHA-256,
+one look-up by its public id, one comparison that takes the same time wherever the two differ.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from jobd.api.problems import ApiError
+from jobd.tokens import digest_of, id_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from jobd.config import Config, Token
+    from jobd.lifecycle.tokens import TokenRow
+
+#: What a route asks of its caller; `public` asks nothing.
+RouteScope: TypeAlias = Literal["public", "client", "worker", "admin"]
+
+#: Bad tokens that one address may try in so many seconds.
+MAX_TRIES = 20
+TRIES_S = 10.0
+#: Addresses whose tries are counted; beyond that the oldest is forgotten.
+MAX_PEERS = 10_000
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    #: Who it is, for logs, idempotency keys and the audit table.
+    name: str
+    scopes: frozenset[str]
+    #: The queues that a worker may serve; None: all.
+    queues: frozenset[str] | None = None
+    #: Whether it showed a token; whoever did not shares a name with others.
+    has_token: bool = False
+
+    def may(self, scope: RouteScope) -> bool:
+        return scope == "public" or scope in self.scopes or "admin" in self.scopes
+
+
+_ALL = frozenset({"client", "worker", "admin"})
+#: Whoever reaches a loopback address or the unix socket while no token is configured.
+EVERYONE = Principal(name="anonymous", scopes=_ALL)
+#: Root or jobd's own user on the unix socket.
+LOCAL = Principal(name="local", scopes=_ALL)
+#: Whoever calls a public route; nobody is asked there.
+PASSER_BY = Principal(name="anonymous", scopes=frozenset())
+
+
+class _Entry(NamedTuple):
+    digest: bytes
+    principal: Principal
+    #: On this process's monotonic clock.
+    expires_at: float = math.inf
+
+
+#: Compared with when no token has the id, so that it takes as long as one with a wrong secret.
+_NO_SUCH = _Entry(secrets.token_bytes(32), PASSER_BY, -math.inf)
+
+
+class Doorkeeper:
+    """Knows the tokens; answers without a wait."""
+
+    def __init__(self, config: Callable[[], Config], *, is_loopback: bool) -> None:
+        self._config = config
+        self._is_loopback = is_loopback
+        self._configured: Sequence[Token] = ()
+        self._by_digest: dict[bytes, _Entry] = {}
+        self._by_id: dict[str, _Entry] = {}
+        #: Whether the table was read at least once.
+        self.knows_table = False
+        self._had_rows = False
+        self._tries = Tries()
+        self._trusted_uids = frozenset({0, os.geteuid()})
+
+    def learn(self, rows: Iterable[TokenRow]) -> None:
+        """What the table has now."""
+        now, by_id, self._had_rows = time.monotonic(), {}, False
+        for row in rows:
+            self._had_rows = True
+            if row.revoked_at is None:
+                until = math.inf if row.expires_in_s is None else now + row.expires_in_s
+                by_id[row.id] = _Entry(row.sha256, _principal(row.name, row.scopes, row.queues), until)
+        self._by_id, self.knows_table = by_id, True
+
+    @property
+    def has_tokens(self) -> bool:
+        """Or had some, in the table."""
+        return self._had_rows or bool(self._config().auth.tokens)
+
+    def admit(self, authorization: bytes | None, peer: str, uid: int | None) -> Principal:
+        """The caller, by the Authorization header, the address and, on the unix socket, the user id.
+
+        Raises ApiError: `unauthorized`, `too_many_attempts`, or `unavailable` while the tokens are not known yet.
+        """
+        if self.knows_table and not self.has_tokens and self._is_open_to(uid):
+            return EVERYONE
+        if authorization is None:
+            if uid in self._trusted_uids:
+                return LOCAL
+            raise self._refusal("no token: send `Authorization: Bearer ...`; `jobd token create` makes one")
+        entry = self._find(authorization)
+        if entry is None:
+            raise self._bad_token(peer)
+        return entry.principal
+
+    def _is_open_to(self, uid: int | None) -> bool:
+        return self._is_loopback or uid is not None or self._config().server.insecure
+
+    def _find(self, authorization: bytes) -> _Entry | None:
+        if authorization[:7].lower() != b"bearer ":
+            return None
+        configured = self._config().auth.tokens
+        if configured is not self._configured:
+            self._learn_configured(configured)
+        token = authorization[7:].strip()
+        digest = digest_of(token)
+        entry = self._by_digest.get(digest) or self._by_id.get(id_in(token), _NO_SUCH)
+        is_right = hmac.compare_digest(entry.digest, digest)
+        return entry if is_right and time.monotonic() < entry.expires_at else None
+
+    def _learn_configured(self, tokens: Sequence[Token]) -> None:
+        self._by_digest = {
+            digest: _Entry(digest, _principal(token.name, token.scopes, token.queues or None))
+            for token in tokens
+            for digest in (bytes.fromhex(token.sha256),)
+        }
+        self._configured = tokens
+
+    def _bad_token(self, peer: str) -> ApiError:
+        if self.knows_table and self._tries.are_too_many(peer):
+            return ApiError(
+                "too_many_attempts",
+                f"more than {MAX_TRIES} bad tokens from this address in {TRIES_S:.0f} s; wait and check the token",
+                headers={"Retry-After": str(int(TRIES_S))},
+            )
+        return self._refusal("this token is not known, was revoked or has expired; `jobd token list` shows which are")
+
+    def _refusal(self, detail: str) -> ApiError:
+        if not self.knows_table:
+            return ApiError("unavailable", "jobd does not know its tokens yet; try again", headers={"Retry-After": "1"})
+        return ApiError("unauthorized", detail, headers={"WWW-Authenticate": "Bearer"})
+
+
+class Tries:
+    """Counts bad tokens by address, for a bounded number of addresses."""
+
+    def __init__(self) -> None:
+        self._by_peer: dict[str, tuple[float, int]] = {}
+
+    def are_too_many(self, peer: str) -> bool:
+        """Count one more; whether that is too many in the present stretch of time."""
+        now = time.monotonic()
+        since, count = self._by_peer.pop(peer, (now, 0))
+        if now - since > TRIES_S:
+            since, count = now, 0
+        if len(self._by_peer) >= MAX_PEERS:
+            del self._by_peer[next(iter(self._by_peer))]
+        self._by_peer[peer] = since, count + 1
+        return count >= MAX_TRIES
+
+
+def _principal(name: str, scopes: Iterable[str], queues: Iterable[str] | None) -> Principal:
+    return Principal(
+        name=name, scopes=frozenset(scopes), queues=None if queues is None else frozenset(queues), has_token=True
+    )

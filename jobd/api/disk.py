@@ -1,0 +1,37 @@
+"""Refuses new jobs while the disk is nearly full: what is left is for finishing those that are there."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from jobd.api.problems import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobd.config import Config
+
+#: How long one look at the disk is believed.
+LOOK_S = 1.0
+
+
+class Disk:
+    def __init__(self, free_bytes: Callable[[], int], config: Callable[[], Config]) -> None:
+        self._free_bytes = free_bytes
+        self._config = config
+        self._next_look = 0.0
+        self._free = 0
+
+    def check(self) -> None:
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_S
+            self._free = self._free_bytes()
+        floor_mb = self._config().limits.min_free_mb
+        if self._free < floor_mb << 20:
+            raise ApiError(
+                "disk_low",
+                f"{self._free >> 20} MB are free where jobs are kept, and limits.min_free_mb is {floor_mb};"
+                " no new jobs are taken until there is more",
+                headers={"Retry-After": "30"},
+            )

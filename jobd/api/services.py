@@ -1,0 +1,38 @@
+"""What the routes call. They parse, call one of these, and answer; no rule lives in a route."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobd.api.auth import Doorkeeper
+    from jobd.api.disk import Disk
+    from jobd.api.drain import DrainRates
+    from jobd.api.mirror import KeyMirror
+    from jobd.api.storm import Storm
+    from jobd.config import Config
+    from jobd.engine import Engine
+    from jobd.results import Results
+    from jobd.services.dispatcher import Dispatcher
+    from jobd.services.tailer import Tailer
+    from jobd.store.postgres import Database
+    from jobd.stream.connection import Transport
+    from jobd.supervisor import Supervisor
+
+
+class Services(NamedTuple):
+    supervisor: Supervisor
+    config: Callable[[], Config]
+    database: Database
+    transport: Transport
+    engine: Engine
+    dispatcher: Dispatcher
+    doorkeeper: Doorkeeper
+    drain: DrainRates
+    mirror: KeyMirror
+    tailer: Tailer
+    disk: Disk
+    storm: Storm
+    results: Results

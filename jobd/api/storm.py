@@ -1,0 +1,32 @@
+"""Refuses a worker that renews one lease over and over: each renewal is a write, and one a second is plenty.
+
+Counted per lease and second, in a table that is emptied every second, so it never grows.
+"""
+
+from __future__ import annotations
+
+import time
+
+from jobd.api.problems import ApiError
+
+#: Renewals of one lease within a second.
+MOST = 20
+
+
+class Storm:
+    def __init__(self) -> None:
+        self._second = 0
+        self._counts: dict[str, int] = {}
+
+    def check(self, lease_token: str) -> None:
+        second = int(time.monotonic())
+        if second != self._second:
+            self._second, self._counts = second, {}
+        count = self._counts.get(lease_token, 0) + 1
+        self._counts[lease_token] = count
+        if count > MOST:
+            raise ApiError(
+                "too_many_heartbeats",
+                f"this lease was renewed {MOST} times within a second; keep to heartbeat_interval_seconds",
+                headers={"Retry-After": "1"},
+            )

@@ -1,0 +1,266 @@
+"""`jobd bench e2e`: jobs all the way (insert, relay, stream, claim, complete, event, ack), beside what the parts cost.
+
+Rounds of floors and jobs take turns; the median counts. The floors are what no job system on these two servers can do
+without: one INSERT and two UPDATEs of a narrow row in Postgres, and XADD, XREADGROUP, XACK and XDEL in Redis, all in
+batches like ours and one after the other. The latency is that of single jobs on an otherwise idle node, from the call
+that enqueues one to the moment a waiting consumer has it.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import os
+import platform
+import pstats
+from statistics import median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+import jobd
+from jobd.bench.engine import PAYLOAD, RESULT
+from jobd.bench.node import Node, throw_away_node
+from jobd.bench.report import medians
+from jobd.canonical import spec_hash
+from jobd.ids import new_id, new_ids
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.enqueue import NewJob
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from jobd.lifecycle.claim import ClaimedJob
+
+MAKE_FLOOR_TABLES = statement("make_floor_tables", "jobd.bench")
+INSERT_FLOOR = statement("insert_floor", "jobd.bench")
+UPDATE_FLOOR = statement("update_floor", "jobd.bench")
+
+BATCH = 500
+CONSUMERS = 8
+#: Jobs that each of them takes at once.
+TAKES = 125
+QUEUES = ("default",)
+#: Single jobs whose way is timed, in each round.
+SINGLES = 200
+PAUSE_S = 0.005
+PROFILE_LINES = 25
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    #: Jobs per second, until the last is finished and told.
+    jobs: float
+    #: Floors, rows and messages per second.
+    postgres: float
+    redis: float
+    #: From enqueue to start, in ms.
+    p50_ms: float
+    p99_ms: float
+    #: CPU of this process per job, in us; the servers have theirs.
+    python_us: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    jobd: str
+    python: str
+    cores: int
+    load: tuple[float, float]
+    jobs: int
+    median: Round
+    rounds: list[Round]
+
+
+async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> Report:
+    load = os.getloadavg()[0]
+    say("starting")
+    async with throw_away_node() as node:
+        await node.database.pool.execute(MAKE_FLOOR_TABLES)
+        await drain(node, BATCH)  # warm up
+        found = []
+        for number in range(1, rounds + 1):
+            say(f"round {number} of {rounds}")
+            found.append(await one_round(node, jobs))
+        say("cleaning up")
+    say("")
+    return Report(
+        jobd=jobd.__version__,
+        python=platform.python_version(),
+        cores=os.cpu_count() or 1,
+        load=(load, os.getloadavg()[0]),
+        jobs=jobs,
+        median=medians(found),
+        rounds=found,
+    )
+
+
+async def one_round(node: Node, jobs: int) -> Round:
+    postgres, redis = await postgres_floor(node, jobs), await redis_floor(node, jobs)
+    cpu_s = process_time()
+    rate = await drain(node, jobs)
+    cpu_s = process_time() - cpu_s
+    ways = await latencies(node)
+    return Round(
+        jobs=rate,
+        postgres=postgres,
+        redis=redis,
+        p50_ms=median(ways) * 1000,
+        p99_ms=sorted(ways)[int(len(ways) * 0.99)] * 1000,
+        python_us=cpu_s / jobs * 1e6,
+    )
+
+
+async def profile(jobs: int) -> list[str]:
+    """Where the time of this process goes while jobs pass through it."""
+    async with throw_away_node() as node:
+        await drain(node, BATCH)
+        profiler = cProfile.Profile()
+        started, cpu_s = perf_counter(), process_time()
+        profiler.enable()
+        rate = await drain(node, jobs)
+        profiler.disable()
+        busy = (process_time() - cpu_s) / (perf_counter() - started)
+        text = io.StringIO()
+        pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(PROFILE_LINES)
+    lines = [line for line in text.getvalue().splitlines() if line.strip()]
+    return [f"{rate:,.0f} jobs/s under the profiler; Python works {busy:.0%} of the time", "", *lines[3:]]
+
+
+# Jobs
+
+
+async def drain(node: Node, jobs: int) -> float:
+    """Jobs per second from the first insert until the last one's end is told."""
+    left = anyio.Event()
+    finished = 0
+
+    async def consume() -> None:
+        nonlocal finished
+        while True:
+            taken = await node.dispatcher.take(QUEUES, "bench", TAKES)
+            await node.engine.complete_many([_completion(job) for job in taken])
+            finished += len(taken)
+            if finished >= jobs:
+                left.set()
+
+    started = perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(CONSUMERS):
+            tasks.start_soon(consume)
+        for start in range(0, jobs, BATCH):
+            await node.engine.enqueue_whole([_new_job(n) for n in range(start, min(start + BATCH, jobs))])
+        await left.wait()
+        tasks.cancel_scope.cancel()
+    while await node.database.pool.fetchval("SELECT true FROM outbox LIMIT 1"):
+        await anyio.sleep(PAUSE_S)
+    return jobs / (perf_counter() - started)
+
+
+async def latencies(node: Node) -> list[float]:
+    """Seconds from enqueue to start of single jobs."""
+    begun: dict[UUID, float] = {}
+    arrived = anyio.Event()
+
+    async def consume() -> None:
+        while True:
+            for job in await node.dispatcher.take(QUEUES, "bench"):
+                begun[job.job_id] = perf_counter()
+                arrived.set()
+                await node.engine.complete_many([_completion(job)])
+
+    ways = []
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(consume)
+        await anyio.sleep(PAUSE_S)
+        for n in range(SINGLES):
+            arrived = anyio.Event()
+            job = _new_job(n)
+            started = perf_counter()
+            await node.engine.enqueue(job)
+            await arrived.wait()
+            ways.append(begun[job.id] - started)
+            await anyio.sleep(PAUSE_S)
+        tasks.cancel_scope.cancel()
+    return ways
+
+
+def _new_job(n: int) -> NewJob:
+    payload = f'{{"n": {n}, {PAYLOAD[1:]}'
+    return NewJob(
+        id=new_id(),
+        task="chat",
+        queue=QUEUES[0],
+        payload=payload,
+        max_attempts=3,
+        timeout_s=60.0,
+        ttl_s=600,
+        spec_hash=spec_hash("chat", QUEUES[0], msgspec.json.decode(payload)),
+    )
+
+
+def _completion(job: ClaimedJob) -> Completion:
+    return Completion(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token, result=RESULT)
+
+
+# Floors
+
+
+async def postgres_floor(node: Node, rows: int) -> float:
+    """Rows per second that are inserted and updated twice."""
+    started = perf_counter()
+    async with node.database.pool.acquire() as connection:
+        for _ in range(0, rows, BATCH):
+            ids = new_ids(BATCH)
+            await connection.execute(INSERT_FLOOR, ids, [PAYLOAD] * BATCH)
+            await connection.execute(UPDATE_FLOOR, ids, [RESULT] * BATCH)
+            await connection.execute(UPDATE_FLOOR, ids, [RESULT] * BATCH)
+    return rows / (perf_counter() - started)
+
+
+async def redis_floor(node: Node, messages: int) -> float:
+    """Messages per second that are added, read by a group, acknowledged and deleted."""
+    client, stream, group = node.transport.client, "jobd:bench", "floor"
+    await client.delete(stream)
+    await client.xgroup_create(stream, group, id="0", mkstream=True)
+    started = perf_counter()
+    for _ in range(0, messages, BATCH):
+        adding = client.pipeline(transaction=False)
+        for _ in range(BATCH):
+            adding.xadd(stream, {"job_id": "x" * 36, "payload": PAYLOAD})
+        await adding.execute()
+        read: Any = await client.xreadgroup(group, "c", {stream: ">"}, count=BATCH)
+        ids = [message_id for message_id, _ in read[0][1]]
+        await client.xack(stream, group, *ids)
+        await client.xdel(stream, *ids)
+    rate = messages / (perf_counter() - started)
+    await client.delete(stream)
+    return rate
+
+
+# For people
+
+
+def table(report: Report) -> list[str]:
+    one, number = report.median, "{:,.0f}".format
+    both = 1 / (1 / one.postgres + 1 / one.redis)
+
+    def spread(name: str) -> str:
+        values: Sequence[float] = sorted(getattr(found, name) for found in report.rounds)
+        return f"{number(values[0])} to {number(values[-1])}"
+
+    return [
+        line.replace(",", " ")
+        for line in (
+            f"median of {len(report.rounds)} rounds of {number(report.jobs)} jobs in batches of {BATCH}",
+            "",
+            f"jobs, end to end        {number(one.jobs):>8}/s   ({spread('jobs')})",
+            f"floor: Postgres alone   {number(one.postgres):>8}/s   one INSERT and two UPDATEs a job",
+            f"floor: Redis alone      {number(one.redis):>8}/s   XADD XREADGROUP XACK XDEL",
+            f"both in turn            {number(both):>8}/s   of which jobd reaches {one.jobs / both:.0%}",
+            f"enqueue to start        p50 {one.p50_ms:.2f} ms  p99 {one.p99_ms:.2f} ms   single jobs on an idle node",
+            f"CPU of jobd itself      {one.python_us:.0f} us a job",
+        )
+    ] + [f"Python {report.python}, {report.cores} cores, load {report.load[0]:.1f} before, {report.load[1]:.1f} after"]

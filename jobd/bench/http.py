@@ -1,0 +1,238 @@
+"""`jobd bench http`: submits per second at 50 connections, one by one and in batches, beside the server's own floor.
+
+The floor is the same server answering a constant, in a process of its own like jobd; rounds take turns and the median
+counts. The client is a small one of its own: it sends the same bytes over and over on connections that stay open, and
+takes its share of the machine's cores as any client on the board would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import platform
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+import jobd
+from jobd.bench.engine import PAYLOAD
+from jobd.bench.report import medians
+from jobd.errors import ServerFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONNECTIONS = 50
+BATCH = 100
+READY_S = 30.0
+#: Nothing takes the jobs away, and the queue never fills.
+CONFIG = """
+[queues.default]
+slots = 0
+[limits]
+max_queued = 10000000
+"""
+JOB = f'{{"task":"chat","payload":{PAYLOAD}}}'
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    #: Answers per second.
+    floor: float
+    single: float
+    #: Jobs per second.
+    batch: float
+    #: Time of a single submit, in ms.
+    single_p50_ms: float
+    single_p99_ms: float
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    jobd: str
+    python: str
+    cores: int
+    load: tuple[float, float]
+    connections: int
+    seconds: float
+    median: Round
+    rounds: list[Round]
+
+
+class Client(asyncio.Protocol):
+    """One connection: sends, waits for the whole answer, sends again."""
+
+    def __init__(self, request: bytes, until: float, times: list[float]) -> None:
+        self._request = request
+        self._until = until
+        self._times = times
+        self._answer = b""
+        self._sent_at = 0.0
+        self.done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's says so by its methods only
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._answer += data
+        head, separator, body = self._answer.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0] or 0)
+        if len(body) < length:
+            return
+        if not head.startswith(b"HTTP/1.1 202"):
+            self._fail(f"answered {head[:60]!r} {body[:200]!r}")
+            return
+        now = perf_counter()
+        self._times.append(now - self._sent_at)
+        self._answer = b""
+        if now < self._until:
+            self._send()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def _send(self) -> None:
+        self._sent_at = perf_counter()
+        self._transport.write(self._request)
+
+    def _fail(self, why: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(ServerFailed(f"the server under test {why}"))
+        self._transport.close()
+
+
+async def load(address: tuple[str, int], request: bytes, seconds: float) -> tuple[float, list[float]]:
+    """Answers per second of all connections together, and how long each answer took."""
+    times: list[float] = []
+    loop = asyncio.get_running_loop()
+    started = perf_counter()
+    clients = []
+    for _ in range(CONNECTIONS):
+        _, client = await loop.create_connection(lambda: Client(request, started + seconds, times), *address)
+        clients.append(client)
+    for client in clients:
+        await client.done
+    return len(times) / (perf_counter() - started), times
+
+
+def request_of(path: str, body: str) -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+SINGLE = request_of("/v1/jobs", JOB)
+MANY = request_of("/v1/jobs/batch", f"[{','.join([JOB] * BATCH)}]")
+
+
+async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> Report:
+    load_before = os.getloadavg()[0]
+    found = []
+    say("starting")
+    with floor_server() as floor, jobd_server() as server:
+        await load(floor, SINGLE, 0.2)  # warm up
+        await load(server, SINGLE, 0.2)
+        for number in range(1, rounds + 1):
+            say(f"round {number} of {rounds}")
+            at_floor, _ = await load(floor, SINGLE, seconds)
+            single, times = await load(server, SINGLE, seconds)
+            many, _ = await load(server, MANY, seconds)
+            found.append(_round(at_floor, single, many * BATCH, sorted(times)))
+    say("")
+    return Report(
+        jobd=jobd.__version__,
+        python=platform.python_version(),
+        cores=os.cpu_count() or 1,
+        load=(load_before, os.getloadavg()[0]),
+        connections=CONNECTIONS,
+        seconds=seconds,
+        median=medians(found),
+        rounds=found,
+    )
+
+
+def _round(floor: float, single: float, batch: float, times: list[float]) -> Round:
+    return Round(
+        floor=floor,
+        single=single,
+        batch=batch,
+        single_p50_ms=times[len(times) // 2] * 1000,
+        single_p99_ms=times[int(len(times) * 0.99)] * 1000,
+    )
+
+
+# Servers
+
+
+@contextlib.contextmanager
+def floor_server() -> Iterator[tuple[str, int]]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1024)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jobd.bench.http_floor", str(listener.fileno())], pass_fds=[listener.fileno()]
+        )
+        try:
+            yield listener.getsockname()
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def jobd_server() -> Iterator[tuple[str, int]]:
+    """A `jobd serve` of its own in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
+        os.chmod(folder, 0o755)  # the servers may run as another user
+        config, data = Path(folder, "jobd.toml"), Path(folder, "data")
+        config.write_text(CONFIG)
+        command = [sys.executable, "-m", "jobd", "serve", "--config", str(config), "--data-dir", str(data)]
+        with subprocess.Popen(
+            [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            try:
+                yield _address_in(process)
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(READY_S)
+                if (data / "run").is_symlink():
+                    shutil.rmtree((data / "run").resolve(), ignore_errors=True)
+
+
+def _address_in(process: subprocess.Popen[str]) -> tuple[str, int]:
+    """It says where it serves when it is ready."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        _, found, rest = line.partition("http://")
+        if found:
+            host, _, port = rest.split(",")[0].strip().rpartition(":")
+            return host, int(port)
+    raise ServerFailed("the jobd to be measured did not start; try jobd serve by hand to see why")
+
+
+def table(report: Report) -> list[str]:
+    one = report.median
+    lines = [
+        f"median of {len(report.rounds)} rounds of {report.seconds:g} s at {report.connections} connections",
+        "",
+        f"floor, a constant answer   {one.floor:>9,.0f}/s",
+        f"single submits             {one.single:>9,.0f}/s   {one.single / one.floor:.0%} of the floor;"
+        f" p50 {one.single_p50_ms:.1f} ms, p99 {one.single_p99_ms:.1f} ms",
+        f"in batches of {BATCH}          {one.batch:>9,.0f}/s   jobs",
+        f"Python {report.python}, {report.cores} cores, load {report.load[0]:.1f} before, {report.load[1]:.1f} after",
+    ]
+    return [line.replace(",", " ") if "/s" in line else line for line in lines]

@@ -1,0 +1,22 @@
+"""How commands run what is asynchronous, and show that they are at it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def run_async(function: Callable[..., Any], *args: object) -> Any:
+    return anyio.run(function, *args, backend_options={"use_uvloop": True})
+
+
+def show_progress(text: str) -> None:
+    """On a terminal, in one line that is written over; an empty text takes it away."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{text}", err=True, nl=False)

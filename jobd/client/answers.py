@@ -1,0 +1,73 @@
+"""What jobd answers, typed. Fields that a newer jobd adds are passed over, and words that may grow are any text.
+
+What a job is about may be private: its payload, result, error and events are not shown by `repr`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from jobd.job.history import LAST_EVENTS
+from jobd.job.status import FINAL_STATUSES
+from jobd.wire import gateway as wire
+
+_FINAL = frozenset(status.value for status in FINAL_STATUSES)
+
+
+def is_final(status: str) -> bool:
+    return status in _FINAL
+
+
+class Waiting(wire.Waiting, frozen=True, kw_only=True):
+    reason: str  # type: ignore[assignment]  # a newer jobd may know more reasons
+
+
+class Attempt(wire.Attempt, frozen=True, kw_only=True):
+    outcome: str | None  # type: ignore[assignment]  # a newer jobd may know more outcomes
+    error: Any
+
+    def __repr__(self) -> str:
+        return f"<Attempt {self.number} {self.outcome or 'open'}>"
+
+
+class Job(wire.JobObject, frozen=True, kw_only=True):
+    """A job as it stood when jobd answered. The field names are those of the HTTP API; times are ms since 1970."""
+
+    payload: Any
+    result: Any = None
+    error: Any = None
+    #: Only while queued, and not in the answer to a submit.
+    waiting: Waiting | None = None  # type: ignore[assignment]  # left out is None to a caller
+    #: Oldest first; empty in the answer to a submit.
+    attempts: list[Attempt] = msgspec.field(default_factory=list)  # type: ignore[assignment]  # likewise
+    existing: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended: done, error or canceled. A final job never changes."""
+        return is_final(self.status)
+
+    def __repr__(self) -> str:
+        return f"<Job {self.job_id} {self.task} {self.status}>"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    #: Where it stands among the events of its job: `events(job, after=id)` goes on behind it.
+    id: str
+    #: `queued`, `running`, `done`, `error`, `canceled`, `gap`, or what the worker calls it: `token`, `progress`, `log`
+    type: str
+    #: In ms since 1970.
+    ts: int
+    #: Where in the work it happened.
+    step: str
+    data: Any
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the job ended with it."""
+        return self.type in LAST_EVENTS
+
+    def __repr__(self) -> str:
+        return f"<Event {self.id} {self.type}>"

@@ -1,0 +1,234 @@
+"""Every call of the client, written once for both clients: as the flow of its steps.
+
+The first parameter is the client's own business; the rest is what its methods take.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import quote
+from uuid import UUID
+
+import msgspec
+from msgspec import Raw
+from typing_extensions import Required, TypedDict, Unpack
+
+from jobd.client.answers import Job
+from jobd.client.errors import Conflict, WaitTimeout
+from jobd.client.following import EventFlow, Follower
+from jobd.client.retrying import Patience, answered
+from jobd.client.steps import Flow, Pause, Request, Settings
+from jobd.wire import gateway as wire
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+#: How long jobd holds an answer at most while it waits for a job; proxies tend to cut after 60 s.
+HOLD_S = 30.0
+#: Before asking again when it did not hold it, as while it stops.
+SHORT_S = 0.5
+GIVE_UP_S = 60.0
+
+JobId: TypeAlias = str | UUID
+#: A mapping, or JSON text of an object that is sent as it is.
+Payload: TypeAlias = Mapping[str, Any] | msgspec.Struct | Raw
+Dedupe: TypeAlias = Literal["none", "active", "result"]
+
+
+class Options(TypedDict, total=False):
+    """How a job is to be run; what is left out is up to jobd's configuration."""
+
+    #: Without it: the task's own.
+    queue: str
+    #: Higher goes first; a point is worth a minute of waiting.
+    priority: int
+    #: Not before so many seconds from now; or not before `run_after`, which must have a time zone.
+    delay_s: float
+    run_after: datetime
+    #: The first included.
+    max_attempts: int
+    #: Of one attempt.
+    timeout_s: float
+    #: How long Redis keeps what it knows of the job.
+    ttl_s: int
+    #: `active`: if a queued or running job does the same, that is the answer; `result`: a finished one, too.
+    dedupe: Dedupe
+
+
+class Submission(Options, total=False):
+    """One job of a batch."""
+
+    task: Required[str]
+    payload: Required[Payload]
+
+
+# -- submit -------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    settings: Settings, task: str, payload: Payload, *, idempotency_key: str | None = None, **options: Unpack[Options]
+) -> Flow[Job]:
+    """Submit a job; returns as soon as jobd has it safe.
+
+    Options: queue, priority, delay_s or run_after, max_attempts, timeout_s, ttl_s, dedupe; see `jobd.client.Options`.
+    With the same `idempotency_key` and the same arguments it is the same job, for 24 hours. Without one a random key is
+    sent, so that a call that had to be tried again makes one job all the same.
+    """
+    body = msgspec.json.encode(_submit(task=task, payload=payload, **options))
+    request = _post_jobs(f"submit of {task}", "/v1/jobs", body, idempotency_key)
+    job = yield from answered(settings, request, Job)
+    if idempotency_key is None and options.get("dedupe", "none") == "none":
+        return msgspec.structs.replace(job, existing=False)  # it was made by this very call, at an earlier try
+    return job
+
+
+def submit_batch(
+    settings: Settings, jobs: Iterable[Submission], *, idempotency_key: str | None = None
+) -> Flow[list[wire.BatchEntry]]:
+    """Submit up to 10 000 jobs in one commit: all of them or, if one is refused, none. Answers in their order."""
+    submits = [_submit(**job) for job in jobs]
+    what = f"submit of {len(submits)} jobs"
+    request = _post_jobs(what, "/v1/jobs/batch", msgspec.json.encode(submits), idempotency_key)
+    answer = yield from answered(settings, request, wire.BatchAnswer)
+    return [
+        msgspec.structs.replace(entry, existing=False) if idempotency_key is None and sent.dedupe == "none" else entry
+        for entry, sent in zip(answer.jobs, submits, strict=True)
+    ]
+
+
+def _submit(*, payload: Payload, **fields: Any) -> wire.Submit:
+    said = {name: value for name, value in fields.items() if value is not None}
+    return wire.Submit(payload=_json(payload), **said)
+
+
+def _json(payload: Payload) -> Raw:
+    if isinstance(payload, Raw):
+        return payload
+    plain = msgspec.to_builtins(payload, str_keys=True)
+    text = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))  # msgspec makes NaN null
+    return Raw(text.encode("utf-8", "surrogatepass"))  # jobd has a name for that fault
+
+
+def _post_jobs(what: str, path: str, body: bytes, key: str | None) -> Request:
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]{1,255}", key):
+        raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters (got {key[:64]!a})")
+    headers = {"Idempotency-Key": key or secrets.token_urlsafe(18)}
+    return Request(what=what, method="POST", path=path, body=body, headers=headers)
+
+
+# -- read ---------------------------------------------------------------------------------------------------------
+
+
+def get(settings: Settings, job_id: JobId) -> Flow[Job]:
+    """The job as it stands, with its attempts and, while it waits, why."""
+    return answered(settings, _read_job(job_id), Job)
+
+
+def wait(
+    settings: Settings, job_id: JobId, timeout_s: float | None = None, *, give_up_s: float = GIVE_UP_S
+) -> Flow[Job]:
+    """The job once it is done, error or canceled.
+
+    Raises WaitTimeout when that takes longer than `timeout_s`; the job goes on. A jobd that is away is waited for too,
+    up to `give_up_s` each time.
+    """
+    until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        asked_at = time.monotonic()
+        left_s = max(until - asked_at, 0.0)
+        patience = Patience(min(give_up_s, left_s))
+        job = yield from answered(settings, _read_job(job_id, min(HOLD_S, left_s)), Job, patience)
+        if job.is_final:
+            return job
+        now = time.monotonic()
+        if now >= until:
+            raise WaitTimeout(
+                f"job {job_id} is {job.status} after {timeout_s:g} s of waiting; it goes on: wait again, or cancel it"
+            )
+        if now - asked_at < min(SHORT_S, left_s):
+            yield Pause(min(SHORT_S, until - now))
+
+
+def _read_job(job_id: JobId, hold_s: float = 0.0) -> Request:
+    query = {"wait_s": f"{hold_s:.3f}"} if hold_s else {}
+    return Request(what=f"job {job_id}", path=_job_path(job_id), query=query, hold_s=hold_s)
+
+
+def list_jobs(
+    settings: Settings,
+    *,
+    status: wire.Status | None = None,
+    task: str | None = None,
+    queue: str | None = None,
+    spec_hash: str | None = None,
+    limit: int | None = None,
+    before: JobId | None = None,
+) -> Flow[wire.JobPage]:
+    """One page of jobs, newest first; its `next`, sent as `before`, leads to the following one."""
+    filters = {
+        "status": status,
+        "task": task,
+        "queue": queue,
+        "spec_hash": spec_hash,
+        "limit": limit,
+        "before": before,
+    }
+    query = {name: str(value) for name, value in filters.items() if value is not None}
+    return answered(settings, Request(what="list of jobs", path="/v1/jobs", query=query), wire.JobPage)
+
+
+def events(settings: Settings, job_id: JobId, after: str | None = None, *, give_up_s: float = GIVE_UP_S) -> EventFlow:
+    """The events of the job from the first, or behind the event `after`, until it has ended.
+
+    Each comes once and in order. A cut line or a restart of jobd is bridged; one that lasts longer than `give_up_s`
+    raises Unavailable, and the last event's id is where to go on.
+    """
+    return Follower(settings, f"{_job_path(job_id)}/events", f"events of job {job_id}", after, give_up_s).run()
+
+
+def queues(settings: Settings) -> Flow[list[wire.QueueObject]]:
+    """Every queue with its counters."""
+    answer = yield from answered(settings, Request(what="queues", path="/v1/queues"), wire.Queues)
+    return answer.queues
+
+
+def stats(settings: Settings) -> Flow[wire.Stats]:
+    """Totals over all queues, and how far Redis lags behind."""
+    return answered(settings, Request(what="stats", path="/v1/stats"), wire.Stats)
+
+
+# -- change -------------------------------------------------------------------------------------------------------
+
+
+def cancel(settings: Settings, job_id: JobId) -> Flow[wire.CancelAnswer]:
+    """Cancel the job: at once if it waits; its worker is told if it runs. Raises Conflict if it has ended otherwise."""
+    request = Request(what=f"cancel of job {job_id}", method="POST", path=f"{_job_path(job_id)}/cancel")
+    try:
+        return (yield from answered(settings, request, wire.CancelAnswer))
+    except Conflict:
+        job = yield from get(settings, job_id)
+        if job.status != "canceled":
+            raise
+        # Perhaps by an earlier try of this very call; in any case it is what was asked for.
+        return wire.CancelAnswer(job_id=job.job_id, status=job.status, cancel_requested=True)
+
+
+def retry(settings: Settings, job_id: JobId) -> Flow[Job]:
+    """Run a job that ended in error again, as a new job: the answer. Raises Conflict if it did not end so.
+
+    Each call makes a job; so after a cut line it is not tried again by itself, but raises Unreachable.
+    """
+    request = Request(
+        what=f"retry of job {job_id}", method="POST", path=f"{_job_path(job_id)}/retry", is_repeatable=False
+    )
+    return answered(settings, request, Job)
+
+
+def _job_path(job_id: JobId) -> str:
+    return f"/v1/jobs/{quote(str(job_id), safe='')}"

@@ -1,0 +1,110 @@
+"""Following the events of a job: every one once, in order, to the last, through cut lines and restarts of jobd.
+
+The id of the last event that was handed out is the only state; each new connection begins behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from jobd.client.answers import Event, is_final
+from jobd.client.errors import BadAnswer
+from jobd.client.retrying import Patience, decoded, pause_or_raise
+from jobd.client.sse import Message, Parser
+from jobd.client.steps import Lost, Open, Read, Reply, Request, Settings, Step
+from jobd.job.history import read_cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MEDIA_TYPE = "text/event-stream"
+#: jobd says something every 15 s, and be it a comment; after so long beyond the usual time the line is dead.
+SILENCE_S = 35.0
+#: Streams of an ended job that had nothing more to tell. One may have been cut short by a stop of jobd.
+ENOUGH_EMPTY = 2
+
+EventFlow: TypeAlias = Generator[Step | Event, Any, None]
+
+
+class _Told(msgspec.Struct, frozen=True):
+    type: str
+    ts: int
+    step: str = ""
+    data: Any = None
+
+
+class _Hello(msgspec.Struct, frozen=True):
+    status: str
+
+
+class Follower:
+    def __init__(self, settings: Settings, path: str, what: str, after: str | None, give_up_s: float) -> None:
+        self._settings = settings
+        self._path = path
+        self._what = what
+        self._last = after
+        self._patience = Patience(give_up_s)
+        self._is_over = False
+        self._empty_streams = 0
+
+    def run(self) -> EventFlow:
+        while True:
+            request = self._request()
+            reply: Reply | Lost = yield Open(request)
+            if isinstance(reply, Reply) and reply.status == 200:
+                self._check_type(reply)
+                reply = yield from self._read(request)
+            if self._is_over:
+                return
+            yield from pause_or_raise(self._settings, request, reply, self._patience)
+
+    def _request(self) -> Request:
+        since = {} if self._last is None else {"Last-Event-ID": self._last}
+        # Compressed, events could come late: whoever compresses waits until it is worth it.
+        headers = {"Accept": MEDIA_TYPE, "Accept-Encoding": "identity", **since}
+        return Request(what=self._what, path=self._path, headers=headers, hold_s=SILENCE_S)
+
+    def _check_type(self, reply: Reply) -> None:
+        if not reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
+            raise BadAnswer(f"{self._what}: {self._settings.url} answered with no event stream; check the URL")
+
+    def _read(self, request: Request) -> Generator[Step | Event, Any, Lost]:
+        """Hand out what one stream tells; how it ended."""
+        parser, status, count = Parser(), "", 0
+        while True:
+            part: bytes | Lost = yield Read()
+            if isinstance(part, Lost):
+                return part
+            if not part:
+                self._note_end(status, count)
+                return Lost("the event stream ended before the job did")
+            self._patience.saw_life()
+            for message in parser.feed(part):
+                if message.type == "hello":
+                    status = decoded(self._settings, request, message.data, _Hello).status
+                for event in self._new_events(request, message):
+                    count += 1
+                    self._last = event.id
+                    self._patience.saw_progress()
+                    yield event
+                    if event.is_last:
+                        self._is_over = True
+                        return Lost("")
+
+    def _new_events(self, request: Request, message: Message) -> Iterator[Event]:
+        """The message as an event of the job, unless it is none or was handed out before."""
+        if message.id and self._is_new(message.id):
+            told = decoded(self._settings, request, message.data, _Told)
+            yield Event(id=message.id, type=told.type, ts=told.ts, step=told.step, data=told.data)
+
+    def _is_new(self, event_id: str) -> bool:
+        here, last = read_cursor(event_id), read_cursor(self._last or "")
+        return event_id != self._last if here is None or last is None else here > last
+
+    def _note_end(self, status: str, count: int) -> None:
+        """A caller who knew the last event already would otherwise ask for more for ever."""
+        self._empty_streams = self._empty_streams + 1 if is_final(status) and not count else 0
+        self._is_over = self._empty_streams >= ENOUGH_EMPTY

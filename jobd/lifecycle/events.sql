@@ -1,0 +1,64 @@
+-- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
+
+-- name: append_events
+-- Keeps what holders tell, one chunk for each job, numbered on from what its attempt has told before. A job without a row
+-- back is not this holder's any more, or was told the same before; nothing is kept then.
+-- $1 job_ids uuid[] (in order, each once), $2 lease_tokens uuid[], $3 how many events int[], $4 chunks text[] (JSON arrays),
+-- $5 how many the holder told before int[] (null: it does not count), $6 event text ('events', or 'seen' if Redis has them
+-- already), $7 now timestamptz or null (tests only)
+WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[]) WITH ORDINALITY
+        AS a (job_id, lease_token, number, chunk, told_n, n)
+),
+numbered AS (
+    UPDATE leases l SET event_n = l.event_n + a.number, told_n = l.told_n + a.number FROM asked a
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_no IS NOT NULL
+        AND l.told_n = coalesce(a.told_n, l.told_n)
+    RETURNING a.n, l.resource_id, l.attempt_no, l.event_n - a.number + 1 AS first_n, l.event_n AS last_n, a.chunk
+),
+kept AS (
+    INSERT INTO event_log (job_id, attempt_no, first_n, last_n, events, at)
+    SELECT resource_id, attempt_no, first_n, last_n, chunk::jsonb, clock($7) FROM numbered
+),
+told AS (
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns)
+    SELECT
+        clock($7), $6::text, array_agg(resource_id), array_agg(0), array_agg(attempt_no), array_agg(first_n)
+    FROM numbered HAVING count(*) > 0
+)
+SELECT n, attempt_no, last_n FROM numbered;
+
+-- name: told_before
+-- How much the holders of these leases have told; one without a row has lost its lease. Reads only.
+-- $1 job_ids uuid[], $2 lease_tokens uuid[]
+SELECT a.n, l.attempt_no, l.event_n AS last_n, l.told_n
+FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS a (job_id, lease_token, n)
+JOIN leases l ON l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token;
+
+-- name: read_history
+-- What has happened to jobs since the event that each reader knows: the job, its attempts and the chunks they told, as
+-- far as they are of use for that. A job without a row is unknown, or gone. Reads only.
+-- $1 job_ids uuid[], $2 attempts int[], $3 event numbers int[], $4 most chunks of a job int, $5 most events of a chunk int
+SELECT
+    a.n, jobs.status, jobs.task, jobs.queue, jobs.attempt_no,
+    (extract(epoch FROM jobs.created_at) * 1000)::bigint AS created_ts,
+    (extract(epoch FROM jobs.finished_at) * 1000)::bigint AS finished_ts,
+    CASE WHEN jobs.status = 'error' THEN jobs.error::text END AS error,
+    (extract(epoch FROM leases.acquired_at) * 1000)::bigint AS acquired_ts, leases.event_n AS open_n,
+    ARRAY(
+        SELECT jsonb_build_array(
+            number, (extract(epoch FROM started_at) * 1000)::bigint, (extract(epoch FROM ended_at) * 1000)::bigint, outcome,
+            led_to, event_n, error
+        )::text
+        FROM attempts WHERE job_id = jobs.id AND number >= a.attempt ORDER BY number
+    ) AS attempts,
+    ARRAY(
+        SELECT jsonb_build_array(attempt_no, first_n, events)::text FROM event_log
+        -- The chunk that holds the reader's event begins no further back than a chunk is long.
+        WHERE job_id = jobs.id AND (attempt_no, first_n) > (a.attempt, a.event_n - $5::integer)
+            AND (attempt_no, last_n) > (a.attempt, a.event_n)
+        ORDER BY attempt_no, first_n LIMIT $4::integer
+    ) AS chunks
+FROM unnest($1::uuid[], $2::integer[], $3::integer[]) WITH ORDINALITY AS a (job_id, attempt, event_n, n)
+JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
+LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id]);

@@ -1,0 +1,70 @@
+"""Tokens and the audit table: who may call, and what was done with such powers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobd.store.postgres import Connection
+
+READ_TOKENS = statement("read_tokens")
+CREATE_TOKEN = statement("create_token")
+REVOKE_TOKENS = statement("revoke_tokens")
+APPEND_AUDIT = statement("append_audit")
+
+
+class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
+    #: The public part of the token.
+    id: str
+    name: str
+    sha256: bytes
+    scopes: list[str]
+    #: None: all.
+    queues: list[str] | None
+    created_at: datetime
+    expires_at: datetime | None
+    #: Seconds from when it was read; None: never.
+    expires_in_s: float | None
+    revoked_at: datetime | None
+
+
+async def read_tokens(connection: Connection) -> list[TokenRow]:
+    return [TokenRow(**row) for row in await fetch(connection, READ_TOKENS)]
+
+
+async def create_token(
+    connection: Connection,
+    actor: str,
+    *,
+    id: str,
+    name: str,
+    sha256: bytes,
+    scopes: Sequence[str],
+    queues: Sequence[str] = (),
+    expires_days: float | None = None,
+) -> None:
+    async with connection.transaction():
+        await fetch(connection, CREATE_TOKEN, id, name, sha256, scopes, queues or None, expires_days)
+        await audit(connection, actor, "token.create", f"{name} {id} {','.join(scopes)}")
+
+
+async def revoke_tokens(connection: Connection, actor: str, name_or_id: str) -> list[tuple[str, str]]:
+    """Ids and names of what was revoked."""
+    async with connection.transaction():
+        revoked = [(row["id"], row["name"]) for row in await fetch(connection, REVOKE_TOKENS, name_or_id)]
+        for id_, name in revoked:
+            await audit(connection, actor, "token.revoke", f"{name} {id_}")
+        return revoked
+
+
+async def audit(connection: Connection, actor: str, action: str, subject: str) -> None:
+    """Add a row to the audit table; in the transaction of what it tells of."""
+    await fetch(connection, APPEND_AUDIT, actor, action, subject)

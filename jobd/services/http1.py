@@ -1,0 +1,347 @@
+"""HTTP/1.1 as Hypercorn serves it, with what it leaves open closed.
+
+- HTTP/2 is not spoken: its preface is refused, and a wish to upgrade is passed over, as the standard allows (some
+  clients send one with every first request). WebSockets likewise.
+- Folded headers are refused; an error that h11 finds is answered as a problem document.
+- A body must keep coming: `BODY_STALL_S` without a byte, or too slow in all, is a 408. Only time spent waiting for the
+  client counts, and a request whose body came in one piece is not timed at all.
+- A body is invited (100 Continue) when the application first asks for it, so one that is refused is never sent.
+- The application may answer without having read the body. What still comes is then read and dropped for `LINGER_S`, for
+  closing at once would make the client's system throw the answer away.
+- The number of connections is bounded; a few more are let in for /livez and /readyz (`scope["state"]["reserved"]`).
+- Over a unix socket the peer's user id is in `scope["state"]["uid"]`.
+
+Hypercorn offers no way to name another class for its connections, hence the assignment at the end.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import socket
+import struct
+import time
+from collections import deque
+from ssl import SSLError
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import h11
+from h11._receivebuffer import ReceiveBuffer
+from hypercorn.asyncio import run as hypercorn_run
+from hypercorn.asyncio.task_group import TaskGroup
+from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.events import Request
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.utils import parse_socket_addr
+
+from jobd.api.problems import CATALOGUE, MEDIA_TYPE, ApiError, problem
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Part = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+#: An incomplete head may grow to this; `jobd.api.guard` has limits for complete ones.
+MAX_HEAD_BYTES = 32 * 1024
+#: Without a byte of the body for so long, or slower in all than this, the client is given up.
+BODY_STALL_S = 10.0
+BODY_S = 60.0
+BODY_BYTES_PER_S = 100 * 1024
+#: How long the rest of a body that nobody wants is still taken.
+LINGER_S = 2.0
+#: Connections beyond the limit for those who ask how jobd is, and how long one may be idle: the others may be a flood.
+RESERVED = 16
+RESERVED_IDLE_S = 0.5
+#: Parts of a body that are read ahead of the application.
+AHEAD = 10
+
+_OF_STATUS = {431: "headers_too_large", 501: "transfer_encoding"}
+_PEER = struct.Struct("3i")
+
+
+class Crowd:
+    """The open connections of one listener."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.count = 0
+
+
+class Settings(HypercornConfig):
+    """Hypercorn's settings; its connections see no other object of ours."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self.tcp = Crowd(limit)
+        self.unix = Crowd(limit)
+
+
+class Strict(h11.Connection):
+    """h11 that takes no folded headers, and leaves the invitation of a body to us."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._receive_buffer = Unfolded()
+
+    @property
+    def they_are_waiting_for_100_continue(self) -> bool:
+        return False
+
+
+class Unfolded(ReceiveBuffer):
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        lines = super().maybe_extract_lines()
+        for line in lines or ():
+            if line.startswith((b" ", b"\t")):
+                raise h11.LocalProtocolError("a header goes on in the next line", error_status_hint=400)
+        return lines
+
+
+class Inbox:
+    """What the application receives of one request. Whoever fills it waits while it is full, unless it was closed."""
+
+    def __init__(self, protocol: Http1) -> None:
+        self._protocol = protocol
+        self._parts: deque[Part] = deque()
+        self._arrived: anyio.Event | None = None
+        self._taken: anyio.Event | None = None
+        self._is_closed = False
+
+    async def put(self, part: Part) -> None:
+        if part["type"] == "http.disconnect":
+            self._is_closed = True
+            if self._taken is not None:
+                self._taken.set()
+        while len(self._parts) >= AHEAD and not self._is_closed:
+            self._taken = anyio.Event()
+            await self._taken.wait()
+        if not self._is_closed:
+            self._parts.append(part)
+        if self._arrived is not None:
+            self._arrived.set()
+
+    async def get(self) -> Part:
+        if self._protocol.awaits_invitation():
+            await self._protocol.invite()
+        while not self._parts:
+            if self._is_closed:
+                return {"type": "http.disconnect"}
+            if self._arrived is None or self._arrived.is_set():
+                self._arrived = anyio.Event()
+            await self._arrived.wait()
+        part = self._parts.popleft()
+        if self._taken is not None:
+            self._taken.set()
+        if part["type"] == "jobd.too_slow":
+            raise ApiError("body_timeout", "the body came too slowly; send it again", headers={"Connection": "close"})
+        return part
+
+
+class Http1(H11Protocol):
+    """One connection's requests, one after the other."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.connection: Strict = Strict()
+
+    def is_within_body(self) -> bool:
+        return self.connection.their_state is h11.SEND_BODY
+
+    def awaits_invitation(self) -> bool:
+        return self.connection.client_is_waiting_for_100_continue
+
+    async def invite(self) -> None:
+        await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
+
+    async def tell_too_slow(self) -> None:
+        if self.stream is not None:
+            await cast("HTTPStream", self.stream).app_put(cast("Any", {"type": "jobd.too_slow"}))
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """There is no other protocol to go to."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if request.http_version not in (b"1.1", b"1.0"):
+            await self._send_error_response(505)
+            await self.send(Closed())
+            return
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            cast("Any", self),  # all that it asks of a task group is `spawn_app`
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=list(request.headers),
+                http_version=request.http_version.decode(),
+                method=request.method.decode("ascii").upper(),
+                raw_path=request.target,
+                state=self.connection_state,
+            )
+        )
+        self.keep_alive_requests += 1
+
+    async def spawn_app(self, app: Any, config: object, scope: Any, send: Any) -> Callable[[Part], Awaitable[None]]:
+        inbox = Inbox(self)
+        self.task_group.spawn(_run, app, scope, inbox.get, send)
+        return inbox.put
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """The answer to what h11 cannot read."""
+        code = "http_version" if status_code == 505 else _OF_STATUS.get(status_code, "bad_request")
+        answer = problem(code, CATALOGUE[code].meaning)
+        headers = [
+            (b"content-type", MEDIA_TYPE.encode()),
+            (b"content-length", str(len(answer.body)).encode()),
+            (b"connection", b"close"),
+            *self.config.response_headers("h11"),
+        ]
+        await self._send_h11_event(h11.Response(status_code=answer.status_code, headers=headers))
+        await self._send_h11_event(h11.Data(data=bytes(answer.body)))
+        await self._send_h11_event(h11.EndOfMessage())
+
+
+async def _run(app: Any, scope: Any, receive: Any, send: Any) -> None:
+    try:
+        await app(scope, receive, send, None, None)
+    except Exception as error:  # it was answered and logged where it is known what was asked
+        log.error("a request ended with %s", type(error).__name__)
+    finally:
+        await send(None)
+
+
+class Connection(TCPServer):
+    """One client, from the first byte to the last."""
+
+    config: Settings
+    protocol: Http1  # type: ignore[assignment]  # in the place of a wrapper that chooses between two protocols
+
+    async def run(self) -> None:
+        peer = self.writer.get_extra_info("socket")
+        crowd = self.config.unix if peer.family == socket.AF_UNIX else self.config.tcp
+        if crowd.count >= crowd.limit + RESERVED:
+            self.writer.transport.abort()
+            return
+        crowd.count += 1
+        is_reserved = crowd.count > crowd.limit
+        if is_reserved:
+            self.config = copy.copy(self.config)
+            self.config.keep_alive_timeout = min(self.config.keep_alive_timeout, RESERVED_IDLE_S)
+        try:
+            await self._serve(peer, {"reserved": True} if is_reserved else {})
+        except OSError:
+            pass
+        finally:
+            crowd.count -= 1
+            await self._close()
+
+    async def _serve(self, peer: socket.socket, state: dict[str, Any]) -> None:
+        self._slowness = Slowness()
+        self._reading: anyio.CancelScope | None = None
+        self._left_at: float | None = None
+        if peer.family == socket.AF_UNIX:
+            state["uid"] = peer_uid(peer.fileno())
+        async with TaskGroup(self.loop) as tasks:
+            self._task_group = tasks
+            self.protocol = Http1(
+                self.app,
+                self.config,
+                self.context,
+                tasks,
+                {**self.state, **state},
+                self.writer.get_extra_info("ssl_object") is not None,
+                parse_socket_addr(peer.family, peer.getpeername()),
+                parse_socket_addr(peer.family, peer.getsockname()),
+                self.protocol_send,
+            )
+            await self.idle_task.restart(tasks, self._idle_timeout)
+            await self._read_data()
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Closed) and self.protocol.is_within_body() and self._left_at is None:
+            await self._leave()
+        else:
+            await super().protocol_send(event)
+
+    async def _leave(self) -> None:
+        """The answer is sent and the client still sends: say that nothing more comes, drop what does for a while."""
+        self._left_at = time.monotonic()
+        if self.writer.can_write_eof():
+            self.writer.write_eof()
+        if self._reading is not None:
+            self._reading.deadline = min(self._reading.deadline, anyio.current_time() + LINGER_S)
+        await self.idle_task.restart(self._task_group, self._idle_timeout)  # which a stop of the server ends at once
+
+    async def _read_data(self) -> None:
+        try:
+            while not self.reader.at_eof():
+                if not self.protocol.is_within_body():
+                    self._slowness = Slowness()
+                    data = await self.reader.read(MAX_RECV)
+                elif (part := await self._read_of_body()) is not None:
+                    data = part
+                else:
+                    break
+                if self._left_at is None:
+                    await self.protocol.handle(RawData(data))
+        except (OSError, SSLError):
+            pass
+        await self.protocol.handle(Closed())
+
+    async def _read_of_body(self) -> bytes | None:
+        """The next bytes of a body that is not complete; None when they are not waited for any more."""
+        while True:
+            wait_s, asked_at = self._patience(), anyio.current_time()
+            with anyio.CancelScope(deadline=asked_at + wait_s) as self._reading:
+                data = await self.reader.read(MAX_RECV)
+                self._slowness.waited_s += anyio.current_time() - asked_at
+                self._slowness.received += len(data)
+                return data
+            if self._left_at is not None or self._slowness.is_told:
+                return None
+            self._slowness.is_told = True
+            await self.protocol.tell_too_slow()
+
+    def _patience(self) -> float:
+        if self._left_at is not None:
+            return self._left_at + LINGER_S - time.monotonic()
+        if self.protocol.awaits_invitation():
+            return float("inf")
+        return BODY_STALL_S if self._slowness.is_told else self._slowness.patience()
+
+
+class Slowness:
+    """How long a body has been waited for."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+        self.received = 0
+        #: Whether the application was told that it is too slow; it then has as long again to answer.
+        self.is_told = False
+
+    def patience(self) -> float:
+        return min(BODY_STALL_S, BODY_S + self.received / BODY_BYTES_PER_S - self.waited_s)
+
+
+def peer_uid(fd: int) -> int:
+    """The user at the other end of a unix socket."""
+    with socket.socket(fileno=os.dup(fd)) as peer:
+        _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(uid)
+
+
+hypercorn_run.TCPServer = Connection  # type: ignore[attr-defined]

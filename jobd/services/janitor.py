@@ -1,0 +1,176 @@
+"""The janitor: deletes what is past its retention, a little at a time, and never what anyone still needs.
+
+- Jobs that ended longer than `retention.jobs_s` ago go in batches, and after each commit the files of their results.
+  One node at a time does it; two would only be in each other's way.
+- Idempotency keys and the ids of deleted jobs are forgotten when their time is over.
+- Result files that no row names (a crash before the commit, or between a commit and the deletion; on several nodes,
+  those of jobs that another node deleted) go when they are a day old. Every node looks after its own `data_dir`.
+
+Between two batches it rests for as long as the last one took, so it costs at most half of one connection; a round that
+was full is followed by another without the pause, so it keeps up with whatever comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
+from jobd.store.leader import leading_once
+from jobd.store.postgres import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from jobd.config import Config
+    from jobd.results import Found, Results
+    from jobd.service import Handle
+    from jobd.store.postgres import Connection, Database
+
+log = logging.getLogger(__name__)
+
+LEADER_KEY = 0x6A616E69746F72  # "janitor"
+BATCH = 500
+BATCHES = 20
+MEMORIES = 5_000
+#: Result files looked at in a round: a million are looked through in less than a day.
+FILES = 1_000
+#: A file without a row may belong to a report under way; nothing is under way for so long.
+ORPHAN_S = 86_400.0
+SHORTEST_REST_S = 0.01
+LONGEST_REST_S = 5.0
+
+
+class Swept(msgspec.Struct, kw_only=True):
+    """What one round has deleted."""
+
+    jobs: int = 0
+    memories: int = 0
+    #: Files of jobs that were deleted.
+    files: int = 0
+    #: Files that no row named.
+    orphans: int = 0
+    #: There is more.
+    is_full: bool = False
+
+
+class Janitor:
+    def __init__(
+        self, database: Database, results: Results, config: Callable[[], Config], *, orphan_s: float = ORPHAN_S
+    ) -> None:
+        self._database = database
+        self._results = results
+        self._config = config
+        self._orphan_s = orphan_s
+        self._walk: Generator[Found, None, None] | None = None
+        self._is_foreign = False
+
+    async def run(self, handle: Handle) -> None:
+        handle.ready()
+        try:
+            while not handle.stop.is_set():
+                with translated(self._database.url):
+                    swept = await self.run_once(handle)
+                _tell(swept)
+                if not swept.is_full:
+                    await self._pause(handle)
+        finally:
+            self._stop_walking()
+
+    async def _pause(self, handle: Handle) -> None:
+        until = time.monotonic() + self._config().retention.every_s * random.uniform(0.8, 1.2)
+        while not handle.stop.is_set() and (left_s := until - time.monotonic()) > 0:
+            await _rest(handle, min(left_s, LONGEST_REST_S))
+
+    async def run_once(self, handle: Handle) -> Swept:
+        """One round: at most so many jobs, memories and files."""
+        swept = Swept()
+        async with leading_once(self._database, LEADER_KEY) as session:
+            if session is not None:
+                await self._prune_jobs(session, handle, swept)
+                await self._prune_memories(session, handle, swept)
+        if not handle.stop.is_set():
+            await self._sweep_orphans(swept)
+            handle.beat()
+        return swept
+
+    # -- rows --------------------------------------------------------------------------------------------------
+
+    async def _prune_jobs(self, session: Connection, handle: Handle, swept: Swept) -> None:
+        for _ in range(BATCHES):
+            if handle.stop.is_set():
+                return
+            began = time.monotonic()
+            pruned = await prune(session, keep_s=self._config().retention.jobs_s, most=BATCH)
+            swept.jobs += pruned.jobs
+            swept.files += await self._results.remove(pruned.result_refs)
+            if pruned.jobs < BATCH:
+                return
+            await _rest(handle, max(SHORTEST_REST_S, time.monotonic() - began))
+        swept.is_full = True
+
+    async def _prune_memories(self, session: Connection, handle: Handle, swept: Swept) -> None:
+        if handle.stop.is_set():
+            return
+        forgotten = await prune_memories(session, keep_gone_s=self._config().retention.gone_s, most=MEMORIES)
+        swept.memories += forgotten
+        swept.is_full = swept.is_full or forgotten >= MEMORIES
+        handle.beat()
+
+    # -- files -------------------------------------------------------------------------------------------------
+
+    async def _sweep_orphans(self, swept: Swept) -> None:
+        """Look at the next few files; a walk through all of them takes many rounds."""
+        if not await self._are_ours():
+            return
+        found = await to_thread.run_sync(self._next_files)
+        old = [one for one in found if one.age_s > self._orphan_s]
+        if not old:
+            return
+        named = await read_result_refs(self._database.pool, [one.job_id for one in old if one.job_id is not None])
+        swept.orphans += await self._results.remove_orphans(one for one in old if one.ref not in named)
+
+    async def _are_ours(self) -> bool:
+        installation = await self._database.pool.fetchval("SELECT id::text FROM installation")
+        are_ours = await to_thread.run_sync(self._results.belong_to, installation)
+        if not are_ours and not self._is_foreign:
+            log.warning(
+                "the files in data_dir/results belong to another database, so none is swept; is postgres.url the right"
+                " one? If so, delete data_dir/results/installation"
+            )
+        self._is_foreign = not are_ours
+        return are_ours
+
+    def _next_files(self) -> list[Found]:
+        if self._walk is None:
+            self._walk = self._results.walk()
+        found = list(islice(self._walk, FILES))
+        if len(found) < FILES:
+            self._stop_walking()
+        return found
+
+    def _stop_walking(self) -> None:
+        if self._walk is not None:
+            self._walk.close()
+            self._walk = None
+
+
+async def _rest(handle: Handle, rest_s: float) -> None:
+    handle.beat()
+    with anyio.move_on_after(min(rest_s, LONGEST_REST_S)):
+        await handle.stop.wait()
+
+
+def _tell(swept: Swept) -> None:
+    if swept.jobs or swept.orphans:
+        log.info(
+            "deleted %d jobs past their retention with %d result files, and %d result files without a job",
+            *(swept.jobs, swept.files, swept.orphans),
+        )

@@ -1,0 +1,135 @@
+"""Renews leases from a thread of its own while a handler keeps the event loop from doing so.
+
+An `async def` that does not await stops everything in this process, the renewals of all other jobs included. The guard
+is a thread with an event loop and a connection of its own. It sleeps, and looks; only when the loop shows no sign of
+life and a renewal is overdue by `OVERDUE` of the lease does it send the very statement that the loop would have sent.
+What it hears (lost, to be canceled) is told to the holders as soon as the loop turns again.
+
+After `BLOCK_S` without a sign of the loop it stops: a jobd that hangs for good must lose its jobs to others.
+
+Code that keeps the interpreter lock (a C extension that computes without letting go of it) stops this thread too; such
+a handler belongs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import asyncpg
+
+from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.store.postgres import SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobd.config import Config
+    from jobd.service import Handle
+    from jobd.services.leases import Hold, LeaseKeeper
+
+log = logging.getLogger(__name__)
+
+#: The loop has so much of a lease's time beyond the heartbeat before the guard takes over.
+OVERDUE = 0.25
+#: How often the loop shows that it turns and the guard looks, as a part of the lease; and at least once so often.
+LOOK = 0.05
+LONGEST_LOOK_S = 1.0
+#: A loop that has missed so many of its beats is stuck; a slow answer of Postgres is not the guard's business.
+MISSED_BEATS = 3
+BLOCK_S = 60.0
+
+
+class LeaseGuard:
+    def __init__(self, url: str, leases: LeaseKeeper, config: Callable[[], Config]) -> None:
+        self._url = url
+        self._leases = leases
+        self._config = config
+        self._beat_at = 0.0
+        #: When the last block was told.
+        self._told_of = 0.0
+        self._stopped = threading.Event()
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+        #: How many renewals it has sent.
+        self.renewed = 0
+
+    async def run(self, handle: Handle) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped.clear()
+        self._beat_at = time.monotonic()
+        thread = threading.Thread(target=self._watch, name="jobd-lease-guard", daemon=True)
+        thread.start()
+        handle.ready()
+        try:
+            while not handle.stop.is_set():
+                with anyio.move_on_after(self._look_s()):
+                    await handle.stop.wait()
+                self._beat_at = time.monotonic()
+                handle.beat()
+        finally:
+            self._stopped.set()
+
+    def _look_s(self) -> float:
+        return min(LONGEST_LOOK_S, self._config().leases.ttl_s * LOOK)
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        # Plain asyncio: the loop of the daemon is not to be touched from here.
+        asyncio.run(self._watch_until_stopped())
+
+    async def _watch_until_stopped(self) -> None:
+        while not self._stopped.wait(self._look_s()):
+            overdue = self._overdue()
+            if not overdue:
+                continue
+            try:
+                with anyio.fail_after(self._config().leases.ttl_s / 2):
+                    await self._renew(overdue)
+            except (Exception, asyncio.CancelledError) as error:
+                log.warning("a handler blocks the event loop, and leases are not renewed: %s", type(error).__name__)
+                self._drop_connection()
+        self._drop_connection()
+
+    def _overdue(self) -> list[Hold]:
+        """The leases that the loop should have renewed by now; all that could be, for they share a statement."""
+        leases, now = self._config().leases, time.monotonic()
+        if not self._look_s() * MISSED_BEATS < now - self._beat_at < BLOCK_S:
+            return []
+        holds = [hold for hold in self._leases.holds() if not hold.lost.is_set()]
+        late_s = leases.heartbeat_s + leases.ttl_s * OVERDUE
+        if not any(now - hold.renewed_at > late_s for hold in holds):
+            return []
+        return [hold for hold in holds if now - hold.renewed_at > leases.heartbeat_s / 2]
+
+    async def _renew(self, holds: Sequence[Hold]) -> None:
+        sent_at, ttl_s = time.monotonic(), self._config().leases.ttl_s
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._url, server_settings=SESSION)
+        beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
+        answers = await heartbeat(self._connection, beats, ttl_s=ttl_s)
+        self.renewed += len(holds)
+        for hold, answer in zip(holds, answers, strict=True):
+            if isinstance(answer, Renewal):
+                hold.renewed_at = max(hold.renewed_at, sent_at)
+                if answer.cancel_requested and not hold.cancel.is_set():
+                    self._tell(hold.stop)
+            else:
+                self._tell(hold.lose)
+        level = logging.WARNING if self._told_of < self._beat_at else logging.DEBUG  # once for each block
+        self._told_of = sent_at
+        log.log(level, "a handler blocks the event loop; a thread renews %d leases for it", len(holds))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(what)
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()

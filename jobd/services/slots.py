@@ -1,0 +1,317 @@
+"""The slots: so many jobs of each queue run in this process at once.
+
+A slot takes one job and carries it through the same few steps: hold its lease, find its runner, read its payload, run
+it, report. While it runs, four things may stop it: its time is up, it is to be canceled, its lease is lost, jobd stops.
+Each cancels the runner; then the attempt has failed, was canceled, is left alone, or is handed back uncharged.
+
+The report comes last, is written even if jobd stops meanwhile, and is tried again while Postgres is away, for as long
+as the lease is this process's. A job whose lease is lost is never written to.
+
+A task that nothing here can run (`external`, or gone from the configuration) fails with `no_runner`, retryable: in a
+cluster another node may know it, and if none does the job ends as a dead letter that tells why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from jobd.engine import is_item_error
+from jobd.job.model import Completed, Conflicting, Superseded
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.fail import Failure
+from jobd.payload import BadPayload, check_json
+from jobd.results import ResultNotKept
+from jobd.tasks.failure import error_text, failure_of
+from jobd.tasks.runner import Context, TaskFailed
+from jobd.tasks.telling import EventSink
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from jobd.config import Config
+    from jobd.engine import Engine
+    from jobd.lifecycle.claim import ClaimedJob
+    from jobd.results import Results
+    from jobd.service import Handle
+    from jobd.services.dispatcher import Dispatcher
+    from jobd.services.leases import Hold, LeaseKeeper
+    from jobd.tasks.runner import Runner
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+#: A report is tried for so long, if the lease is kept meanwhile; and for so long once jobd stops.
+REPORT_S = 120.0
+LAST_REPORT_S = 2.0
+HURRIED_REPORT_S = 0.2
+RETRY_S = 0.25
+#: Before the drain is over, the jobs that still run are handed back: this part of it, but at most so many seconds.
+HAND_BACK_PART = 0.25
+HAND_BACK_S = 1.0
+
+
+class _Run:
+    """One job in a slot."""
+
+    def __init__(self, job: ClaimedJob, hold: Hold, sink: EventSink) -> None:
+        self.job = job
+        self.hold = hold
+        self.teller = sink.teller(job, hold.lose)
+        self.context = Context(
+            job_id=job.job_id,
+            task=job.task,
+            attempt=job.attempt_no,
+            max_attempts=job.max_attempts,
+            timeout_s=job.timeout_s,
+            emit=self.teller.emit,
+        )
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + job.timeout_s)
+        #: Around the report, which has a deadline of its own.
+        self.report_scope = anyio.CancelScope(deadline=anyio.current_time() + REPORT_S, shield=True)
+        self.handed_back = False
+        hold.on_stop = self.stop
+
+    def stop(self) -> None:
+        self.context.cancelled = True
+        self.scope.cancel()
+
+    def hand_back(self, within_s: float = LAST_REPORT_S) -> None:
+        self.handed_back = True
+        self.stop()
+        self.report_scope.deadline = min(self.report_scope.deadline, anyio.current_time() + within_s)
+
+
+class Slots:
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        dispatcher: Dispatcher,
+        leases: LeaseKeeper,
+        config: Callable[[], Config],
+        runners: Mapping[str, Runner],
+        owner_id: str,
+        results: Results,
+    ) -> None:
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self._leases = leases
+        self._config = config
+        self._runners = runners
+        self._owner_id = owner_id
+        self._results = results
+        self._sink = EventSink(engine)
+        self._running: set[_Run] = set()
+        self._taking: set[anyio.CancelScope] = set()
+        self._stopping = False
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    async def run(self, handle: Handle) -> None:
+        self._stopping = False
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._sink.run)
+                for name, queue in self._config().queues.items():
+                    for _ in range(queue.slots):
+                        tasks.start_soon(self._work_in_slot, name)
+                handle.ready()
+                try:
+                    await self._until_stopped(handle)
+                    await self._drain()
+                finally:
+                    for run in self._running:
+                        run.hand_back(LAST_REPORT_S if not handle.hurry else HURRIED_REPORT_S)
+                tasks.cancel_scope.cancel()
+        finally:
+            if handle.stop.is_set():
+                await self._close_runners()
+
+    async def _until_stopped(self, handle: Handle) -> None:
+        while not handle.stop.is_set():
+            with anyio.move_on_after(BEAT_S):
+                await handle.stop.wait()
+            handle.beat()
+
+    async def _drain(self) -> None:
+        """Take nothing more, let what runs finish, and hand back the rest while there still is time to write it."""
+        self._stopping = True
+        for scope in self._taking:
+            scope.cancel()
+        drain_s = self._config().drain_s
+        await self._until_idle(drain_s - min(HAND_BACK_S, drain_s * HAND_BACK_PART))
+        if self._running:
+            log.info("%d jobs still run and are handed back", len(self._running))
+        for run in self._running:
+            run.hand_back()
+        await self._until_idle(LAST_REPORT_S)
+
+    async def _until_idle(self, most_s: float) -> None:
+        deadline = time.monotonic() + most_s
+        while self._running and time.monotonic() < deadline:
+            await anyio.sleep(0.01)
+
+    async def _close_runners(self) -> None:
+        for runner in self._runners.values():
+            with anyio.move_on_after(LAST_REPORT_S, shield=True), contextlib.suppress(Exception):
+                await runner.close()
+
+    async def _work_in_slot(self, queue: str) -> None:
+        while not self._stopping:
+            jobs: list[ClaimedJob] = []
+            with anyio.CancelScope() as scope:
+                self._taking.add(scope)
+                jobs = await self._dispatcher.take((queue,), self._owner_id)
+            self._taking.discard(scope)
+            for job in jobs:
+                await self._carry(job)
+
+    async def _carry(self, job: ClaimedJob) -> None:
+        """One job, from its lease to its report."""
+        run = _Run(job, self._leases.hold(job), self._sink)
+        self._running.add(run)
+        try:
+            await self._report(run, await self._result_of(run))
+        except anyio.get_cancelled_exc_class():  # the slots are cut off
+            run.hand_back()
+            await self._report(run, None)
+            raise
+        finally:
+            run.teller.close()
+            self._leases.let_go(run.hold)
+            self._running.discard(run)
+        if run.scope.cancel_called:
+            await self._until_gone(run)
+
+    async def _until_gone(self, run: _Run) -> None:
+        """Keep the slot taken while something of the attempt could not be stopped; its runner knows."""
+        gone: Callable[[Context], Awaitable[None]] | None = getattr(self._runners.get(run.job.task), "gone", None)
+        if gone is not None:
+            await gone(run.context)
+
+    # -- running one job -----------------------------------------------------------------------------------------
+
+    async def _result_of(self, run: _Run) -> bytes | TaskFailed | None:
+        """The result as JSON, or why there is none; None if nobody is to be told."""
+        result: bytes | TaskFailed | None = None
+        with run.scope:
+            try:
+                result = await self._checked(await self._run(run))
+            except anyio.get_cancelled_exc_class():
+                if _is_cancelled():
+                    raise
+                result = failure_of(RuntimeError("the handler was cancelled from within"))
+            except BaseException as error:  # SystemExit too: a handler ends its attempt, not jobd
+                result = failure_of(error)
+        if run.scope.cancel_called:
+            return self._why_stopped(run)
+        if _is_cancelled() and isinstance(result, TaskFailed):  # because the slots are cut off
+            run.hand_back()
+            return None
+        return result
+
+    async def _run(self, run: _Run) -> Any:
+        runner = self._runners.get(run.job.task)
+        if runner is None:
+            raise TaskFailed(
+                "no_runner",
+                f"no slot here runs {run.job.task}, and yet queue {run.job.queue} has slots: configure the task, or"
+                " send its jobs to a queue with slots = 0, which only HTTP and raw Redis workers serve",
+            )
+        payload: dict[str, Any] = msgspec.json.decode(run.job.payload)
+        return await runner.run(payload, run.context)
+
+    async def _checked(self, result: object) -> bytes:
+        """The result as it is stored; a large one is read in a thread, for that takes a while."""
+        limits = self._config().limits
+        try:
+            text = msgspec.json.encode(result)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise TaskFailed("bad_result", f"the result is not JSON: {error}", retryable=False) from None
+        if len(text) > limits.result_bytes:
+            raise TaskFailed(
+                "result_too_large",
+                f"the result has {len(text)} bytes, more than limits.result_bytes = {limits.result_bytes}; keep it"
+                " elsewhere and return where",
+                retryable=False,
+            )
+        try:
+            if len(text) <= limits.inline_result_bytes:
+                check_json(text, limits.result_bytes)
+            else:
+                await to_thread.run_sync(check_json, text, limits.result_bytes, limiter=self._results.limiter)
+        except BadPayload as error:
+            raise TaskFailed("bad_result", f"the result cannot be stored: {error}", retryable=False) from None
+        return text
+
+    def _why_stopped(self, run: _Run) -> TaskFailed | None:
+        if run.hold.lost.is_set() or run.handed_back:
+            return None
+        if run.hold.cancel.is_set():
+            return TaskFailed("canceled", "the job was canceled while it ran", retryable=False)
+        return TaskFailed("timeout", f"the attempt took longer than timeout_s = {run.job.timeout_s:g}")
+
+    # -- reporting -----------------------------------------------------------------------------------------------
+
+    async def _report(self, run: _Run, result: bytes | TaskFailed | None) -> None:
+        """Write down what came of it. Nothing, once the lease is lost."""
+        with run.report_scope:
+            if not run.hold.lost.is_set():
+                await self._sink.flush(run.teller)
+            while not run.hold.lost.is_set():
+                try:
+                    self._note(run, result, await self._write(run, result))
+                    return
+                except Exception as error:  # whatever came of it: the same report again is answered the same
+                    log.debug("not reported yet: %s", error, extra=_names(run))
+                    if isinstance(result, bytes) and isinstance(error, ResultNotKept):
+                        result = TaskFailed(error.code, str(error))
+                    elif isinstance(result, bytes) and is_item_error(error):
+                        message = f"the result cannot be stored: {type(error).__name__}"
+                        result = TaskFailed("bad_result", message, retryable=False)
+                    else:
+                        await anyio.sleep(RETRY_S)
+        why = "its lease is lost" if run.hold.lost.is_set() else "Postgres did not answer; its lease will end"
+        log.warning("nothing was written about an attempt: %s", why, extra=_names(run))
+
+    def _write(self, run: _Run, result: bytes | TaskFailed | None) -> Awaitable[object]:
+        if isinstance(result, bytes):
+            return self._complete(run, result)
+        proof: dict[str, Any] = msgspec.structs.asdict(run.hold.held)
+        if result is None:
+            return self._engine.release(run.hold.held)
+        error = error_text(result)
+        proof["outcome_hash"] = hashlib.sha256(error.encode()).digest()
+        return self._engine.fail(Failure(**proof, error=error, retryable=result.retryable))
+
+    async def _complete(self, run: _Run, result: bytes) -> object:
+        proof: dict[str, Any] = msgspec.structs.asdict(run.hold.held)
+        proof["outcome_hash"] = hashlib.sha256(result).digest()
+        ref = await self._results.keep(run.hold.held, result)
+        text = result.decode() if ref is None else None
+        return await self._engine.complete(Completion(**proof, result=text, result_ref=ref))
+
+    def _note(self, run: _Run, result: bytes | TaskFailed | None, answer: object) -> None:
+        if isinstance(answer, (Superseded, Conflicting)):
+            log.warning("an attempt ended too late, its job was taken over", extra=_names(run))
+        elif isinstance(result, TaskFailed):
+            log.info("%s failed: %s", run.job.task, result.code, extra=_names(run))
+        elif isinstance(answer, Completed):
+            log.debug("%s is done", run.job.task, extra=_names(run))
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is being cancelled by one of the scopes around it."""
+    return anyio.current_effective_deadline() == -float("inf")
+
+
+def _names(run: _Run) -> dict[str, str]:
+    return {"service": "slots", "job": str(run.job.job_id), "attempt": str(run.job.attempt_no)}

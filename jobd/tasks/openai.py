@@ -1,0 +1,212 @@
+"""Jobs that a model server answers: llama.cpp, Ollama, vLLM or anything else that speaks OpenAI's HTTP interface.
+
+The task called `embed` asks for vectors, every other one for text, which is streamed: each piece becomes a `token`
+event as it comes. Payloads are read in `openai_payload`, answers gathered in `openai_answer`, and `openai_failures`
+lists what may go wrong.
+
+One attempt is one request. Nothing is sent again here: whether another attempt is made, and when, is decided where it
+is counted, by the job's retries.
+
+Cancelling `run` closes its connection, by which the server notices and stops to compute. Connections of answers that
+were read to their end are kept for the next job. The API key comes from the environment and goes into one header,
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import re
+import ssl
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio
+import httpx
+import msgspec
+
+from jobd import __version__
+from jobd.client.sse import Parser
+from jobd.errors import ConfigError
+from jobd.tasks.openai_answer import Answer, Chunk, Embeddings, vectors
+from jobd.tasks.openai_failures import Failures, error_text
+from jobd.tasks.openai_payload import chat_body, embed_body
+from jobd.tasks.runner import TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from jobd.config import Task
+    from jobd.tasks.runner import Context
+
+EMBED = "embed"
+CONNECT_TIMEOUT_S = 5.0
+#: Uvicorn (vLLM) and llama.cpp drop an idle connection after 5 s, which could cross with a request.
+IDLE_S = 3.0
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S)
+#: How a stream says that it is whole, and how long its connection may then take to be ready for the next job.
+END_MARK = "[DONE]"
+END_S = 0.5
+#: One event of a stream; an answer that is not streamed; what is read of an error.
+MAX_EVENT_BYTES = 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_ERROR_BYTES = 64 * 1024
+#: An event of a job carries at most 16 KB; no character takes more than 6 bytes there.
+MAX_TOKEN_CHARS = 2000
+
+_T = TypeVar("_T")
+
+
+class OpenAIRunner:
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        try:
+            url = httpx.URL(task.base_url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"base_url is no URL: {error}") from None
+        self._server = f"{url.scheme}://{url.netloc.decode()}"  # without the password that the URL may hold
+        self._key = os.environ.get(task.api_key_env, "").strip() if task.api_key_env else ""
+        self._failures = Failures(self._server, self._key)
+        self._http = _client(url)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
+        return await (self._embed if context.task == EMBED else self._chat)(payload, context)
+
+    async def _embed(self, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        body = embed_body(payload, self._task)
+        async with self._asked("embeddings", body, context) as response:
+            found = self._decoded(await self._whole(response), Embeddings)
+        return vectors(found, len(body["input"]), body.get("model", ""))
+
+    async def _chat(self, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        body = chat_body(payload, self._task)
+        answer = Answer(body.get("model", ""))
+        async with self._asked("chat/completions", body, context) as response:
+            if _is_json(response):  # from a server that does not stream
+                self._add(answer, await self._whole(response), context)
+            else:
+                await self._follow(response, answer, context)
+        if not answer.is_whole:
+            raise self._failures.no_end()
+        return answer.result()
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, path: str, body: Mapping[str, Any], context: Context) -> AsyncIterator[httpx.Response]:
+        """The good answer to a request, to be read within; failures to get or to read it are told as TaskFailed."""
+        headers, left_s = self._authorization(), context.left_s
+        timeout = httpx.Timeout(left_s, connect=min(CONNECT_TIMEOUT_S, left_s))
+        has_begun = False
+        try:
+            async with self._http.stream("POST", path, json=body, headers=headers, timeout=timeout) as response:
+                has_begun = True
+                if not response.is_success:
+                    text = error_text(await _body(response, MAX_ERROR_BYTES), response.reason_phrase)
+                    raise self._failures.by_status(response.status_code, text, response.headers)
+                yield response
+        except httpx.RequestError as error:
+            raise self._failures.by_loss(error, has_begun=has_begun) from None
+
+    def _authorization(self) -> dict[str, str]:
+        if not self._task.api_key_env:
+            return {}
+        if not re.fullmatch(r"[\x21-\x7e]+", self._key):  # else httpx would refuse it, and show it
+            message = f"the variable {self._task.api_key_env} must hold the API key of {self._server} when jobd starts"
+            raise TaskFailed("bad_api_key", f"{message}, in visible ASCII", retryable=False)
+        return {"Authorization": f"Bearer {self._key}"}
+
+    async def _follow(self, response: httpx.Response, answer: Answer, context: Context) -> None:
+        """Read the stream to its end. Once the answer is whole, the way in which the stream ends does not matter."""
+        parser, parts = _Events(), response.aiter_bytes()
+        try:
+            async for part in parts:
+                if self._take(parser.feed(part), answer, context):
+                    break
+                if parser.waiting > MAX_EVENT_BYTES:
+                    raise self._failures.too_large(MAX_EVENT_BYTES)
+            with anyio.move_on_after(END_S):
+                async for _ in parts:
+                    pass
+        except httpx.RequestError:
+            if not answer.is_whole:
+                raise
+
+    def _take(self, events: Iterator[str], answer: Answer, context: Context) -> bool:
+        """Whether the end mark was among them."""
+        for data in events:
+            if data == END_MARK:
+                answer.is_whole = True
+                return True
+            self._add(answer, data.encode(), context)
+        return False
+
+    def _add(self, answer: Answer, data: bytes, context: Context) -> None:
+        chunk = self._decoded(data, Chunk)
+        if chunk.error:
+            raise self._failures.in_stream(chunk.error)
+        text = answer.add(chunk)
+        for at in range(0, len(text), MAX_TOKEN_CHARS):
+            context.token(text[at : at + MAX_TOKEN_CHARS])
+
+    async def _whole(self, response: httpx.Response) -> bytes:
+        body = await _body(response, MAX_BODY_BYTES + 1)
+        if len(body) > MAX_BODY_BYTES:
+            raise self._failures.too_large(MAX_BODY_BYTES)
+        return body
+
+    def _decoded(self, data: bytes, type_: type[_T]) -> _T:
+        try:
+            return msgspec.json.decode(data, type=type_)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self._failures.not_understood(error) from None
+
+
+def _client(url: httpx.URL) -> httpx.AsyncClient:
+    # Reading the certificates of all authorities takes 30 ms. Where none is needed, none is trusted either.
+    verify = True if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # With a transport of our own httpx does not ask the environment for a proxy.
+    way: dict[str, Any] = (
+        {"transport": httpx.AsyncHTTPTransport(verify=verify, limits=LIMITS)}
+        if _is_loopback(url.host)
+        else {"verify": verify, "limits": LIMITS}
+    )
+    return httpx.AsyncClient(base_url=url, headers={"User-Agent": f"jobd/{__version__}"}, **way)
+
+
+class _Events:
+    """The data of each event of a stream, and how many bytes were read for one that has not come yet."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self._parser = Parser()
+
+    def feed(self, part: bytes) -> Iterator[str]:
+        self.waiting += len(part)
+        for message in self._parser.feed(part):
+            self.waiting = 0
+            yield message.data
+
+
+async def _body(response: httpx.Response, limit: int) -> bytes:
+    """As much of it as the limit allows."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size >= limit:
+            break
+    return b"".join(parts)[:limit]
+
+
+def _is_json(response: httpx.Response) -> bool:
+    content_type: str = response.headers.get("content-type", "")
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

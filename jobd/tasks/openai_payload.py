@@ -1,0 +1,179 @@
+"""What a job asks of a model server: its payload, in any of the forms below, as the body of a request. Pure.
+
+    {"messages": [{"role": "user", "content": "…"}, …]}             as OpenAI has it
+    {"prompt": "…"} or {"text": "…"}                                one message of the user
+    {"question": "…", "documents": ["…", {"title": "…", "text": "…"}]}
+                                                                    one message: the documents, then the question
+    {"input": "…"} or {"input": ["…", …]} or {"text": "…"}          for the task `embed`
+
+All but the first may have a `system` message of their own, in place of the task's. Every form may name a `model`; the
+settings of `Settings` are passed on as they are. Anything else is refused by name: a setting that is silently left out
+would be believed. Values are checked for their kind only, since what a model can do is for its server to say; but that
+much is needed, because some servers answer 500 for a word where a number belongs, and that would be tried again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from jobd.tasks.runner import TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobd.config import Task
+
+#: Where the documents of a question go; each is numbered, so that an answer can say which it used.
+GROUNDED = "Answer the question from these documents. If they do not hold the answer, say so."
+#: Kinds of messages that tell the model how to behave.
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+#: The name of an unknown field may be long.
+MAX_MESSAGE_CHARS = 500
+
+_T = TypeVar("_T")
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_MaybeText: TypeAlias = _Text | UnsetType
+_Number: TypeAlias = float | UnsetType | None
+_Whole: TypeAlias = int | UnsetType | None
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Passed on as they are. `n` is not among them, since a job has one answer, nor is `stream`: it always streams."""
+
+    temperature: _Number = UNSET
+    top_p: _Number = UNSET
+    #: Of llama.cpp and vLLM.
+    top_k: _Whole = UNSET
+    min_p: _Number = UNSET
+    max_tokens: _Whole = UNSET
+    max_completion_tokens: _Whole = UNSET
+    stop: str | list[str] | UnsetType | None = UNSET
+    seed: _Whole = UNSET
+    presence_penalty: _Number = UNSET
+    frequency_penalty: _Number = UNSET
+    #: Of llama.cpp, and the same of vLLM.
+    repeat_penalty: _Number = UNSET
+    repetition_penalty: _Number = UNSET
+    logit_bias: dict[str, float] | UnsetType | None = UNSET
+    response_format: dict[str, Any] | UnsetType | None = UNSET
+    tools: list[dict[str, Any]] | UnsetType | None = UNSET
+    tool_choice: str | dict[str, Any] | UnsetType | None = UNSET
+    parallel_tool_calls: bool | UnsetType | None = UNSET
+    reasoning_effort: str | UnsetType | None = UNSET
+    #: Of llama.cpp and vLLM: {"enable_thinking": false}
+    chat_template_kwargs: dict[str, Any] | UnsetType | None = UNSET
+    user: str | UnsetType | None = UNSET
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """The rest of it (content, name, tool_calls, …) differs between servers and goes through unread."""
+
+    role: _Text
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """What else a search gave along with it (an id, a score) is not shown to the model."""
+
+    text: str
+    title: str = ""
+
+
+class ChatPayload(Settings, frozen=True, kw_only=True):
+    model: _MaybeText = UNSET
+    messages: Annotated[list[Message], Meta(min_length=1)] | UnsetType = UNSET
+    prompt: _MaybeText = UNSET
+    text: _MaybeText = UNSET
+    question: _MaybeText = UNSET
+    documents: Annotated[list[str | Document], Meta(min_length=1)] | UnsetType = UNSET
+    system: str | UnsetType = UNSET
+
+
+class EmbedPayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    model: _MaybeText = UNSET
+    input: _Text | Annotated[list[_Text], Meta(min_length=1)] | UnsetType = UNSET
+    text: _MaybeText = UNSET
+    #: Passed on: the length of each vector, where a model leaves the choice.
+    dimensions: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+
+
+def chat_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Raises TaskFailed for a payload that asks for nothing, for two things, or for something unknown."""
+    asked = _read(payload, ChatPayload)
+    form = _only_one(payload, ("messages", "prompt", "text", "question"))
+    if form != "question" and "documents" in payload:
+        raise _invalid("payload.documents is only for payload.question")
+    if form == "messages" and "system" in payload:
+        raise _invalid("payload.system does not go with payload.messages: make it the first of the messages")
+    return {
+        **{name: payload[name] for name in Settings.__struct_fields__ if name in payload},
+        **_model(asked.model, task),
+        "messages": _messages(payload, form, asked, task),
+        "stream": True,
+        # Without it vLLM and OpenAI do not tell how many tokens there were.
+        "stream_options": {"include_usage": True},
+    }
+
+
+def embed_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """`input` is always a list, so that one vector comes back for each of it."""
+    asked = _read(payload, EmbedPayload)
+    wanted = payload[_only_one(payload, ("input", "text"))]
+    return {
+        **{name: payload[name] for name in ("dimensions", "user") if name in payload},
+        **_model(asked.model, task),
+        "input": [wanted] if isinstance(wanted, str) else wanted,
+    }
+
+
+def _read(payload: Mapping[str, Any], type_: type[_T]) -> _T:
+    try:
+        return msgspec.convert(payload, type_)
+    except msgspec.ValidationError as error:
+        fault, _, path = str(error).rpartition(" - at `$")
+        raise _invalid(f"payload{path[:-1]}: {fault}" if fault else f"payload: {error}") from None
+
+
+def _only_one(payload: Mapping[str, Any], forms: Sequence[str]) -> str:
+    given = [form for form in forms if form in payload]
+    if len(given) != 1:
+        found = " and ".join(given) or "none of them"
+        raise _invalid(f"payload must have one of {', '.join(forms)} (got {found})")
+    return given[0]
+
+
+def _model(asked: str | UnsetType, task: Task) -> dict[str, str]:
+    """Nothing when nobody names one: a server with a single model needs no name."""
+    model = task.model if asked is UNSET else asked
+    return {"model": model} if model else {}
+
+
+def _messages(payload: Mapping[str, Any], form: str, asked: ChatPayload, task: Task) -> list[Mapping[str, Any]]:
+    if form == "messages":
+        messages = list(payload["messages"])
+        has_system = any(message["role"] in SYSTEM_ROLES for message in messages)
+        return messages if has_system else [*_system_message(task.system), *messages]
+    content = _grounded(asked) if form == "question" else payload[form]
+    system = task.system if asked.system is UNSET else asked.system
+    return [*_system_message(system), {"role": "user", "content": content}]
+
+
+def _system_message(text: str) -> list[Mapping[str, Any]]:
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _grounded(asked: ChatPayload) -> str:
+    """The instruction, each document as `[1] title` over its text, and the question last, nearest to the answer."""
+    if asked.documents is UNSET:
+        raise _invalid("payload.documents is missing: the question is to be answered from them")
+    documents = [Document(text=each) if isinstance(each, str) else each for each in asked.documents]
+    shown = (f"[{number}] {each.title}".rstrip() + f"\n{each.text}" for number, each in enumerate(documents, 1))
+    return "\n\n".join([GROUNDED, *shown, f"Question: {asked.question}"])
+
+
+def _invalid(message: str) -> TaskFailed:
+    return TaskFailed("invalid_payload", message[:MAX_MESSAGE_CHARS], retryable=False)

@@ -1,0 +1,98 @@
+"""Which runner each task has, made before anything starts: a wrong handler is a refused start, not a failed job.
+
+    python      tasks/python.py     (isolate: tasks/isolated.py)
+    command     tasks/command.py
+    openai      tasks/openai.py
+    mock        tasks/mock.py
+    external    none: only HTTP and raw Redis workers run it
+
+Tasks that functions declare with `@task` in the modules of `tasks_from` are added to the configuration first, so that
+they are submitted and run like any other. A table `[tasks.NAME]` in the configuration wins over a declaration; a
+built-in mock does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobd.config import BUILTIN_TASKS, Config, Task, broken_rules
+from jobd.errors import ConfigError
+from jobd.tasks.declared import DECLARED
+from jobd.tasks.mock import MockRunner
+from jobd.tasks.python import import_module, python_runner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobd.tasks.declared import Declared
+    from jobd.tasks.runner import Runner
+
+
+def with_declared_tasks(config: Config) -> Config:
+    """The configuration with the tasks that the modules of `tasks_from` declare."""
+    if not config.tasks_from:
+        return config
+    for module in config.tasks_from:
+        import_module(module, "tasks_from")
+    found: dict[str, Declared] = {}
+    for declared in _declared_in(config.tasks_from):
+        first = found.setdefault(declared.name, declared)
+        if first.task.handler != declared.task.handler:
+            raise ConfigError(
+                f"tasks_from: {first.task.handler} and {declared.task.handler} both declare task {declared.name};"
+                " rename one of them"
+            )
+    wanted = {name: declared.task for name, declared in found.items() if not _is_configured(config, name)}
+    merged = msgspec.structs.replace(config, tasks={**config.tasks, **wanted})
+    try:
+        merged = msgspec.convert(msgspec.to_builtins(merged), Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"tasks_from: a task declares what cannot be: {error}") from None
+    for rule in broken_rules(merged):
+        raise ConfigError(f"tasks_from: {rule.message}")
+    return merged
+
+
+def _declared_in(modules: tuple[str, ...]) -> Iterator[Declared]:
+    """Also those that such a module imports from its own package."""
+    for declared in DECLARED:
+        if any(declared.module == module or declared.module.startswith(f"{module}.") for module in modules):
+            yield declared
+
+
+def _is_configured(config: Config, name: str) -> bool:
+    there = config.tasks.get(name)
+    return there is not None and not (name in BUILTIN_TASKS and there == Task(run="mock"))
+
+
+def make_runners(config: Config) -> dict[str, Runner]:
+    """The runner of every task that slots of this process may meet; raises ConfigError for one that cannot be made."""
+    if not any(queue.slots for queue in config.queues.values()):
+        return {}
+    return {name: _runner(name, task, config) for name, task in config.tasks.items() if task.run != "external"}
+
+
+def _runner(name: str, task: Task, config: Config) -> Runner:
+    if task.run == "mock":
+        return MockRunner()
+    if task.run == "python" and not task.isolate:
+        return python_runner(name, task.handler)
+    if task.run == "python":
+        return _made(name, "isolate = true", "isolated", "IsolatedRunner", task)
+    if task.run == "command":
+        return _made(name, 'run = "command"', "command", "CommandRunner", task, Path(config.data_dir))
+    return _made(name, 'run = "openai"', "openai", "OpenAIRunner", task)
+
+
+def _made(task_name: str, setting: str, module: str, kind: str, *arguments: object) -> Runner:
+    """Imported only when it is used: most installations need few of them."""
+    if importlib.util.find_spec(f"jobd.tasks.{module}") is None:
+        raise ConfigError(f"tasks.{task_name}: {setting} is not available yet in this version of jobd")
+    made: Any = getattr(importlib.import_module(f"jobd.tasks.{module}"), kind)(*arguments)
+    runner: Runner = made
+    return runner

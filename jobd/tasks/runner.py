@@ -1,0 +1,92 @@
+"""What a way of running a job looks like from outside, and what it gets to work with.
+
+A runner is made once for each task and runs many jobs, also at the same time. It returns the result (any JSON value),
+or raises:
+
+    TaskFailed             the attempt failed; whether another may help is said by `retryable`
+    anything else          a fault of the user's code: failed, and worth another attempt
+
+To stop a job for real (lease lost, canceled, out of time, jobd ends) its `run` is cancelled. Whatever it started, a
+process, a thread, a request, must be gone or told to go when the cancellation leaves it; what cannot be stopped must
+not be able to write anything more.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jobd.errors import JobdError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+
+class TaskFailed(JobdError):
+    """An attempt failed, and why."""
+
+    def __init__(self, code: str, message: str, *, retryable: bool = True, stack: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.retryable = retryable
+        self.stack = stack
+
+
+class Context:
+    """What a running job may know and tell. All of it may be called from any thread."""
+
+    def __init__(
+        self,
+        *,
+        job_id: UUID,
+        task: str,
+        attempt: int,
+        max_attempts: int,
+        timeout_s: float,
+        emit: Callable[[str, str, Mapping[str, Any]], None],
+    ) -> None:
+        self.job_id = job_id
+        self.task = task
+        #: 1 for the first. Give it to whatever the job changes elsewhere: a larger one is the newer.
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        #: By `time.monotonic()`; the attempt is stopped then.
+        self.deadline = time.monotonic() + timeout_s
+        #: Becomes true when the job is to stop: for code that cannot be cancelled but can look.
+        self.cancelled = False
+        self._emit = emit
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt of this job."""
+        return str(self.job_id)
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    def event(self, kind: str, data: Mapping[str, Any], step: str = "") -> None:
+        """Tell those who follow the job; never waits."""
+        self._emit(kind, step, data)
+
+    def progress(self, share: float, note: str = "") -> None:
+        """How much is done, from 0 to 1."""
+        self._emit("progress", note[:200], {"progress": min(1.0, max(0.0, share))})
+
+    def token(self, text: str) -> None:
+        self._emit("token", "", {"text": text})
+
+    def log(self, line: str, level: str = "info") -> None:
+        self._emit("log", "", {"line": line, "level": level})
+
+
+class Runner(Protocol):
+    async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
+        """Run one job; returns its result."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what was kept between jobs."""
+        ...

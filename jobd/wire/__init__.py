@@ -1,0 +1,1 @@
+"""One module per contract: Structs only, decoded once at the edge, without behaviour."""

@@ -1,0 +1,174 @@
+"""The worker contract: claim, heartbeat, complete and fail, with every field as the contract spells it.
+
+What a worker may leave out has a default or is absent; a field that nobody knows is refused. Fields beyond the contract
+may be ignored by any worker. A `reason` is for programs:
+
+    lease_lost           heartbeat: the job is no longer, or never was, this worker's; stop and report nothing
+    superseded           the attempt was ended by others, or the proof is wrong
+    canceled             the job is canceled
+    unknown_job          there is no such job, or no longer
+    conflicting_outcome  this attempt has already reported something else
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+from uuid import UUID
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+MAX_STREAMS = 64
+MAX_JOBS = 1_000
+#: No claim waits for longer, whatever it asks for.
+MAX_WAIT_MS = 60_000
+
+WorkerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
+StreamName: TypeAlias = Annotated[str, Meta(max_length=128)]
+#: Opaque to workers; one that jobd never made is a wrong one, not a malformed one.
+LeaseToken: TypeAlias = Annotated[str, Meta(max_length=128)]
+ReportReason: TypeAlias = Literal["superseded", "canceled", "unknown_job", "conflicting_outcome"]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A body; a misspelt field is refused rather than ignored."""
+
+
+# Claim
+
+
+class ClaimRequest(Request, frozen=True, kw_only=True):
+    #: Visible characters; shown as the owner of the job. It proves nothing, and two may share one.
+    worker_id: WorkerId
+    #: `jobs:stream`, `jobs:stream:gpu`: what the worker serves, the one it likes best first.
+    streams: Annotated[list[StreamName], Meta(min_length=1, max_length=MAX_STREAMS)]
+    #: How long to wait for a job; 0: only look. What is beyond a minute counts as a minute.
+    max_wait_ms: Annotated[int, Meta(ge=0)] = 0
+
+
+class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    claimed: bool
+    #: How long this claim would have waited.
+    max_wait_ms: int
+    job_id: UUID | UnsetType = UNSET
+    attempt_id: UUID | UnsetType = UNSET
+    #: Proves that a heartbeat or report comes from the holder. Keep it out of logs.
+    lease_token: UUID | UnsetType = UNSET
+    stream: str | UnsetType = UNSET
+    #: Empty when the job came without a message, as it does while Redis is away.
+    message_id: str | UnsetType = UNSET
+    payload: Annotated[Raw, Meta(extra_json_schema={"type": "object"})] | UnsetType = UNSET
+    lease_ttl_seconds: int | UnsetType = UNSET
+    heartbeat_interval_seconds: float | UnsetType = UNSET
+    task: str | UnsetType = UNSET
+    #: The number of this attempt; one that was handed back has a number too, but is not charged.
+    attempt: int | UnsetType = UNSET
+    max_attempts: int | UnsetType = UNSET
+    #: An attempt that takes longer should be given up and reported as failed.
+    timeout_s: float | UnsetType = UNSET
+    enqueue_id: int | UnsetType = UNSET
+
+
+# Heartbeat
+
+
+class HeldJob(Request, frozen=True, kw_only=True):
+    job_id: UUID
+    lease_token: LeaseToken
+
+
+class HeartbeatRequest(Request, frozen=True, kw_only=True):
+    """One job, or a list of them in `jobs` instead."""
+
+    worker_id: WorkerId
+    job_id: UUID | UnsetType = UNSET
+    lease_token: LeaseToken | UnsetType = UNSET
+    jobs: Annotated[list[HeldJob], Meta(min_length=1, max_length=MAX_JOBS)] | UnsetType = UNSET
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one lease."""
+
+    job_id: UUID
+    ok: bool
+    #: Null when it was not renewed.
+    lease_expires_at: datetime | None
+    #: Stop the job and report it as failed: it ends canceled.
+    cancel: bool
+    #: jobd is stopping: finish what you have and claim nothing new.
+    quiet: bool
+    lease_ttl_seconds: int
+    reason: Literal["lease_lost"] | UnsetType = UNSET
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of one heartbeat, or `jobs` when there was a list, in its order."""
+
+    job_id: UUID | UnsetType = UNSET
+    ok: bool | UnsetType = UNSET
+    lease_expires_at: datetime | UnsetType | None = UNSET
+    cancel: bool | UnsetType = UNSET
+    quiet: bool | UnsetType = UNSET
+    lease_ttl_seconds: int | UnsetType = UNSET
+    reason: Literal["lease_lost"] | UnsetType = UNSET
+    jobs: list[Heartbeat] | UnsetType = UNSET
+
+
+# Complete and fail
+
+
+class Report(Request, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    job_id: UUID
+    attempt_id: UUID
+    lease_token: LeaseToken
+    #: What the claim answered. jobd knows it, so it may be left out.
+    stream: StreamName = ""
+    message_id: Annotated[str, Meta(max_length=128)] = ""
+
+
+class CompleteRequest(Report, frozen=True, kw_only=True):
+    #: Any JSON value up to `limits.result_bytes`; null is one.
+    result: Any
+
+
+class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: The job is done, by this report or by the same one before.
+    ok: bool
+    #: The message has had its effect: whoever read it from Redis acknowledges it.
+    ack: bool
+    #: Why not ok.
+    reason: ReportReason | UnsetType = UNSET
+    #: True: the same was reported before, and nothing has changed.
+    replay: bool | UnsetType = UNSET
+
+
+class JobError(Request, frozen=True, kw_only=True):
+    #: For programs; what the job's error is called from now on.
+    code: Annotated[str, Meta(min_length=1, max_length=128)]
+    #: For people; kept up to 4 KB.
+    message: str = ""
+    #: Kept up to 16 KB.
+    stack: str | None = None
+    #: Whether another try may help.
+    retryable: bool = True
+
+
+class FailRequest(Report, frozen=True, kw_only=True):
+    error: JobError
+
+
+class FailAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: The failure is written down, by this report or by the same one before.
+    ok: bool
+    ack: bool
+    #: The job is queued again.
+    requeued: bool
+    #: The job is a dead letter.
+    dlq: bool
+    #: Why not ok; `canceled` with ok: the job was to be canceled, and is.
+    reason: ReportReason | UnsetType = UNSET
+    replay: bool | UnsetType = UNSET
+    #: When a requeued job may be claimed again.
+    retry_at: datetime | UnsetType = UNSET

@@ -1,0 +1,38 @@
+"""Load that would hurt is refused with a time to come back, and what is there stays as it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.api.storm import MOST
+from tests.api.test_events import claim, submit
+from tests.support.http import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.daemon import Jobd
+
+
+def test_a_storm_of_heartbeats_is_refused_and_the_lease_is_unharmed(api: Api) -> None:
+    held = claim(api, submit(api))
+    lease = {name: held[name] for name in ("job_id", "lease_token")}
+
+    before = api("POST", "/internal/worker/heartbeat", {"worker_id": "w1", **lease})
+    refused = api("POST", "/internal/worker/heartbeat", {"worker_id": "w1", "jobs": [lease] * (MOST + 1)})
+    ended = api("POST", "/internal/worker/complete", {**held, "result": 1})
+
+    assert before.json["ok"]
+    assert (refused.status, refused.code, refused.headers["retry-after"]) == (429, "too_many_heartbeats", "1")
+    assert ended.json["ok"]
+
+
+def test_submits_are_refused_while_the_disk_is_low(jobd: Callable[..., Jobd]) -> None:
+    api = Api(jobd(None, JOBD_LIMITS_MIN_FREE_MB="10000000").start().until_ready().address)
+    job = {"task": "chat", "payload": {}}
+
+    single, batch = api("POST", "/v1/jobs", job), api("POST", "/v1/jobs/batch", [job])
+
+    for answer in (single, batch):
+        assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "disk_low", "30")
+    assert api("GET", "/v1/jobs").json["jobs"] == []

@@ -1,0 +1,303 @@
+"""What the OpenAPI document says is what the running jobd does, and the pages that show it are safe and whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+import jsonschema_rs
+import pytest
+import schemathesis
+
+from jobd.api.app import ENDPOINTS, build_app
+from jobd.api.openapi import document
+from jobd.api.problems import CATALOGUE
+
+if TYPE_CHECKING:
+    from tests.support.http import Answer, Api
+    from tests.support.stage import Stage
+
+DOCUMENT = document(ENDPOINTS)
+OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
+    (method.upper(), path): operation
+    for path, operations in DOCUMENT["paths"].items()
+    for method, operation in operations.items()
+}
+PAGES = ("/docs", "/problems")
+NOBODY = "00000000-0000-0000-0000-000000000000"
+JSON_LINES = {"Content-Type": "application/x-ndjson"}
+TEXT = {"Content-Type": "text/plain"}
+FOREIGN = {"Origin": "http://elsewhere.example"}
+REPORT = {"worker_id": "w", "job_id": NOBODY, "attempt_id": NOBODY, "lease_token": NOBODY}
+JOB = {"task": "chat", "payload": {}}
+
+
+# The document itself
+
+
+def test_document_is_openapi_31() -> None:
+    schemathesis.openapi.from_dict(DOCUMENT).validate()
+
+    assert DOCUMENT["openapi"].startswith("3.1.")
+
+
+@pytest.mark.parametrize("name", DOCUMENT["components"]["schemas"])
+def test_type_is_a_json_schema(name: str) -> None:
+    jsonschema_rs.Draft202012Validator({"components": DOCUMENT["components"], "$ref": f"#/components/schemas/{name}"})
+
+
+def test_document_is_served(api: Api) -> None:
+    answer = api("GET", "/openapi.json")
+
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json == json.loads(json.dumps(DOCUMENT))
+
+
+def test_document_has_every_route_and_no_other() -> None:
+    routes: list[Any] = list(build_app(cast("Any", None)).routes)
+    served = {(method, route.path) for route in routes for method in route.methods - {"HEAD"}}
+
+    assert served == OPERATIONS.keys()
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [operation["operationId"] for operation in OPERATIONS.values()]
+
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", DOCUMENT["paths"])
+def test_parts_of_a_path_are_described(path: str) -> None:
+    for operation in DOCUMENT["paths"][path].values():
+        described = [one["name"] for one in operation["parameters"] if one["in"] == "path"]
+        assert described == re.findall(r"\{(\w+)\}", path)
+
+
+def test_calls_ask_for_the_token_that_their_route_asks_for() -> None:
+    for endpoint in ENDPOINTS:
+        security = OPERATIONS[endpoint.method, endpoint.path]["security"]
+        assert security == ([] if endpoint.scope == "public" else [{"token": [endpoint.scope]}])
+
+
+def test_every_problem_belongs_to_a_call() -> None:
+    refusals = DOCUMENT["components"]["responses"].values()
+    schemas = [one["content"]["application/problem+json"]["schema"] for one in refusals]
+    codes = {code for schema in schemas for code in schema["allOf"][1]["properties"]["code"]["enum"]}
+
+    assert codes == CATALOGUE.keys() - {"method_not_allowed"}  # it is the answer where there is no such call
+
+
+def test_fields_are_described_by_their_comments() -> None:
+    types = DOCUMENT["components"]["schemas"]
+
+    assert types["Submit"]["properties"]["payload"]["description"] == "Handed to the task as it is."
+    assert types["CompleteRequest"]["properties"]["stream"]["description"].startswith("What the claim answered.")
+    assert types["WorkerEvent"]["properties"]["type"]["description"] == "1 to 64 of a-z 0-9 _ . -"
+
+
+def test_patterns_are_those_of_json_schema() -> None:
+    assert not re.search(r'"pattern": "[^"]*\\\\[AZz]', json.dumps(DOCUMENT))
+
+
+# The running jobd against the document
+
+
+def job_in(state: str, api: Api, workers: Stage) -> str:
+    job_id: str = api("POST", "/v1/jobs", JOB).json["job_id"]
+    if state == "running":
+        workers.start(job_id)
+    elif state in ("done", "gone"):
+        workers.finish(job_id)
+    elif state == "dead":
+        workers.fail(job_id)
+    if state == "gone":
+        workers.prune()
+    return job_id
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "expected"),
+    [
+        ("POST", "/v1/jobs", JOB, {}, 202),
+        ("POST", "/v1/jobs", {**JOB, "queue": "fast", "delay_s": 9, "dedupe": "active"}, {}, 202),
+        ("POST", "/v1/jobs", {"task": "chat"}, {}, "invalid"),
+        ("POST", "/v1/jobs", [], {}, "not_object"),
+        ("POST", "/v1/jobs", b"{", {}, "not_json"),
+        ("POST", "/v1/jobs", b"{}", TEXT, "unsupported_media_type"),
+        ("POST", "/v1/jobs", JOB, FOREIGN, "foreign_origin"),
+        ("POST", "/v1/jobs", JOB, {"Host": "elsewhere.example"}, "wrong_host"),
+        ("POST", "/v1/jobs", JOB, {"Idempotency-Key": "a b"}, "bad_idempotency_key"),
+        ("POST", "/v1/jobs", {"task": "nobody", "payload": {}}, {}, "unknown_task"),
+        ("POST", "/v1/jobs", {**JOB, "queue": "nowhere"}, {}, "unknown_queue"),
+        ("POST", "/v1/jobs", {"task": "chat", "payload": {"a": "b" * 204_800}}, {}, "too_large"),
+        ("POST", "/v1/jobs", b" " * 300_000, {}, "body_too_large"),
+        ("POST", "/v1/jobs?token=x", JOB, {}, "token_in_url"),
+        ("POST", "/v1/jobs", JOB, {"X-Long": "x" * 17_000}, "headers_too_large"),
+        ("POST", "/v1/jobs/batch", [JOB, JOB], {}, 202),
+        ("POST", "/v1/jobs/batch", b'{"task": "chat", "payload": {}}\n', JSON_LINES, 202),
+        ("POST", "/v1/jobs/batch", [JOB, {}], {}, "invalid"),
+        ("POST", "/v1/jobs/batch", [JOB] * 10_001, {}, "too_many_items"),
+        ("GET", "/v1/jobs", None, {}, 200),
+        ("GET", "/v1/jobs?limit=1&status=queued&task=chat", None, {}, 200),
+        ("GET", "/v1/jobs?limit=0", None, {}, "invalid"),
+        ("GET", "/v1/jobs/{queued}", None, {}, 200),
+        ("GET", "/v1/jobs/{running}", None, {}, 200),
+        ("GET", "/v1/jobs/{done}?wait_s=9", None, {}, 200),
+        ("GET", "/v1/jobs/{dead}", None, {}, 200),
+        ("GET", "/v1/jobs/{queued}?wait_s=-1", None, {}, "invalid"),
+        ("GET", "/v1/jobs/{gone}", None, {}, "gone_job"),
+        ("GET", f"/v1/jobs/{NOBODY}", None, {}, "unknown_job"),
+        ("GET", "/v1/jobs/a%2Fb", None, {}, "not_found"),
+        ("GET", "/v1/jobs/{done}/result", None, {}, 200),
+        ("GET", "/v1/jobs/{running}/result", None, {}, "no_result"),
+        ("GET", "/v1/jobs/{gone}/result", None, {}, "gone_job"),
+        ("GET", f"/v1/jobs/{NOBODY}/result", None, {}, "unknown_job"),
+        ("GET", f"/v1/jobs/{NOBODY}/result?a=b", None, {}, "invalid"),
+        ("GET", "/v1/jobs/{done}/events", None, {}, 200),
+        ("GET", "/v1/jobs/{done}/events", None, {"Last-Event-ID": "x"}, "bad_cursor"),
+        ("GET", "/v1/jobs/{done}/events?after=99-0", None, {}, "cursor_ahead"),
+        ("GET", "/v1/jobs/{gone}/events", None, {}, "gone_job"),
+        ("GET", f"/v1/jobs/{NOBODY}/events", None, {}, "unknown_job"),
+        ("GET", "/v1/jobs/{done}/events?before=1", None, {}, "invalid"),
+        ("GET", "/v1/events?type=token", None, {}, "invalid"),
+        ("POST", "/v1/jobs/{queued}/cancel", None, {}, 200),
+        ("POST", "/v1/jobs/{running}/cancel", None, {}, 200),
+        ("POST", "/v1/jobs/{done}/cancel", None, {}, "already_final"),
+        ("POST", "/v1/jobs/{gone}/cancel", None, {}, "gone_job"),
+        ("POST", "/v1/jobs/{dead}/retry", None, {}, 202),
+        ("POST", "/v1/jobs/{done}/retry", None, {}, "not_dead"),
+        ("GET", "/v1/queues", None, {}, 200),
+        ("GET", "/v1/queues?a=b", None, {}, "invalid"),
+        ("POST", "/v1/queues/fast/pause", None, {}, 200),
+        ("POST", "/v1/queues/fast/resume", None, {}, 200),
+        ("POST", "/v1/queues/nowhere/pause", None, {}, "no_such_queue"),
+        ("GET", "/v1/stats", None, {}, 200),
+        ("GET", "/v1/stats?a=b", None, {}, "invalid"),
+        ("GET", "/v1/dlq", None, {}, 200),
+        ("GET", "/v1/dlq?before=x", None, {}, "invalid"),
+        ("POST", "/v1/dlq/retry", {"ids": ["{dead}"]}, {}, 200),
+        ("POST", "/v1/dlq/retry", {"ids": []}, {}, "invalid"),
+        ("POST", "/v1/dlq/retry", b'{"limit": 1, "limit": 2}', {}, "duplicate_key"),
+        ("POST", "/internal/worker/claim", {"worker_id": "w", "streams": ["jobs:stream:fast"]}, {}, 200),
+        ("POST", "/internal/worker/claim", {"worker_id": "w", "streams": ["x"]}, {}, "unknown_stream"),
+        ("POST", "/internal/worker/heartbeat", {"worker_id": "w", "job_id": NOBODY, "lease_token": ""}, {}, 200),
+        ("POST", "/internal/worker/heartbeat", {"worker_id": "w"}, {}, "invalid"),
+        (
+            *("POST", "/internal/worker/heartbeat"),
+            {"worker_id": "w", "jobs": [{"job_id": NOBODY, "lease_token": NOBODY}]},
+            *({}, 200),
+        ),
+        ("POST", "/internal/worker/complete", {**REPORT, "result": None}, {}, 200),
+        ("POST", "/internal/worker/complete", REPORT, {}, "invalid"),
+        ("POST", "/internal/worker/complete", b"[" * 40 + b"]" * 40, {}, "result_too_deep"),
+        ("POST", "/internal/worker/fail", {**REPORT, "error": {"code": "no"}}, {}, 200),
+        ("POST", "/internal/worker/fail", b"\xff", {}, "not_utf8"),
+        (
+            *("POST", "/internal/worker/events"),
+            {"worker_id": "w", "job_id": NOBODY, "lease_token": NOBODY, "events": [{"type": "log"}]},
+            *({}, 200),
+        ),
+        ("POST", "/internal/worker/events", {"worker_id": "w"}, {}, "invalid"),
+        ("GET", "/livez", None, {}, 200),
+        ("GET", "/readyz", None, {}, 200),
+        ("GET", "/readyz", None, {"Host": "elsewhere.example"}, "wrong_host"),
+        ("GET", "/openapi.json", None, {}, 200),
+        ("GET", "/docs", None, {}, 200),
+        ("GET", "/docs/viewer.css", None, {}, 200),
+        ("GET", "/docs/viewer.js", None, {}, 200),
+        ("GET", "/problems", None, {}, 200),
+        ("GET", "/problems?" + "x" * 9_000, None, {}, "uri_too_long"),
+    ],
+)
+def test_answer_is_as_described(
+    api: Api, workers: Stage, method: str, path: str, body: Any, headers: dict[str, str], expected: int | str
+) -> None:
+    template = template_of(method, path)
+    for state in set(re.findall(r"\{(queued|running|done|dead|gone)\}", f"{path} {body!r}")):
+        job_id = job_in(state, api, workers)
+        path = path.replace(f"{{{state}}}", job_id)
+        body = json.loads(json.dumps(body).replace(f"{{{state}}}", job_id))
+
+    answer = api(method, path, body, headers)
+
+    assert answer.code == expected if isinstance(expected, str) else answer.status == expected, answer
+    check_described(answer, OPERATIONS[method, template])
+
+
+def template_of(method: str, path: str) -> str:
+    """The path in the document; what stands for an id may look like nothing else that there is."""
+    plain = path.partition("?")[0]
+    fixed = [known for known_method, known in OPERATIONS if known_method == method and known == plain]
+    patterns = {
+        known: re.sub(r"\{\w+\}", "[^/]+", known) for known_method, known in OPERATIONS if known_method == method
+    }
+    return (fixed or [known for known, pattern in patterns.items() if re.fullmatch(pattern, plain)])[0]
+
+
+def check_described(answer: Answer, operation: dict[str, Any]) -> None:
+    described = operation["responses"][str(answer.status)]
+    if "$ref" in described:
+        described = DOCUMENT["components"]["responses"][described["$ref"].rpartition("/")[2]]
+    kind = answer.headers["content-type"].partition(";")[0]
+    schema = json.dumps(described["content"][kind]["schema"])
+    value = answer.json if kind.endswith("json") else answer.body.decode()
+    strict(schema).validate(value)
+    missing = {name for name in described["headers"] if name.lower() not in answer.headers}
+    assert missing == set()
+
+
+@cache
+def strict(schema: str) -> jsonschema_rs.Validator:
+    """Answers may grow for clients, but not behind the document's back."""
+    components = json.loads(json.dumps(DOCUMENT["components"]))
+    for one in components["schemas"].values():
+        one["additionalProperties"] = False
+    return jsonschema_rs.Draft202012Validator({**json.loads(schema), "components": components}, validate_formats=True)
+
+
+def test_path_with_a_slash_too_many_is_no_path(api: Api) -> None:
+    answer = api("GET", "/v1/jobs/")
+
+    assert (answer.status, answer.code) == (404, "not_found")
+
+
+# The pages
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_page_loads_nothing_from_elsewhere_and_has_no_script_in_it(api: Api, path: str) -> None:
+    page = api("GET", path)
+
+    assert page.headers["content-security-policy"].startswith("default-src 'self'")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    text = page.body.decode()
+    sources = re.findall(r'(?:src|href)="([^"#]*)"', text)
+    assert {one for one in sources if not one.startswith("data:")} <= {
+        *("docs/viewer.css", "docs/viewer.js", "openapi.json", "problems", "docs", ""),
+    }
+    assert not re.search(r"<style|style=|<script(?! src=)|\son\w+=", text)
+
+
+def test_viewer_writes_text_and_no_markup(api: Api) -> None:
+    script = api("GET", "/docs/viewer.js").body.decode()
+
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|https?://", script)
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_problem_has_its_place_on_the_page(api: Api, code: str) -> None:
+    page = api("GET", "/problems").body.decode()
+
+    row = re.search(rf'<tr id="{code}">.*</tr>', page)
+    assert row is not None
+    assert f"<td>{CATALOGUE[code].status}</td>" in row[0]
+
+
+def test_problem_names_its_place_on_the_page(api: Api) -> None:
+    problem = api("GET", f"/v1/jobs/{NOBODY}").json
+
+    assert problem["type"] == "/problems#unknown_job"
+    assert problem["title"] == HTTPStatus(404).phrase

@@ -1,0 +1,126 @@
+"""`/v1/queues`, `/v1/stats`, and what a full queue answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.daemon import poll
+from tests.support.http import Api
+from tests.support.stage import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.daemon import Jobd
+    from tests.support.stage import Stage
+
+COUNTERS = ("queued", "running", "done", "error", "canceled")
+
+
+def submit(api: Api, **fields: Any) -> Any:
+    answer = api("POST", "/v1/jobs", {"task": "embed", "payload": {}, **fields})
+    assert answer.status == 202, answer
+    return answer.json
+
+
+def queue(api: Api, name: str) -> Any:
+    (found,) = (one for one in api("GET", "/v1/queues").json["queues"] if one["name"] == name)
+    return found
+
+
+def test_every_configured_queue_is_listed(api: Api) -> None:
+    queues = {one["name"]: one for one in api("GET", "/v1/queues").json["queues"]}
+
+    assert {"default", "fast"} <= queues.keys()
+    assert (queues["fast"]["slots"], queues["fast"]["paused"]) == (0, False)
+
+
+def test_counters_follow_the_jobs(api: Api, workers: Stage) -> None:
+    before = queue(api, "fast")
+    ids = [submit(api, queue="fast")["job_id"] for _ in range(5)]
+    workers.start(ids[0])
+    workers.finish(ids[1])
+    workers.fail(ids[2])
+    api("POST", f"/v1/jobs/{ids[3]}/cancel")
+
+    after = queue(api, "fast")
+
+    assert [after[name] - before[name] for name in COUNTERS] == [1, 1, 1, 1, 1]
+    assert after["head_waits_s"] > 0
+
+
+def test_a_paused_queue_holds_its_jobs_and_says_so(api: Api) -> None:
+    job_id = submit(api, queue="fast")["job_id"]
+
+    paused = api("POST", "/v1/queues/fast/pause")
+    waits = api("GET", f"/v1/jobs/{job_id}").json["waiting"]["reason"]
+    listed = queue(api, "fast")["paused"]
+    resumed = api("POST", "/v1/queues/fast/resume")
+
+    assert (paused.status, paused.json) == (200, {"name": "fast", "paused": True})
+    assert (waits, listed) == ("paused", True)
+    assert (resumed.status, resumed.json) == (200, {"name": "fast", "paused": False})
+    assert api("GET", f"/v1/jobs/{job_id}").json["waiting"]["reason"] == "in_line"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "*", "x" * 300, "FAST"])
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_unknown_queue_is_404(api: Api, name: str, verb: str) -> None:
+    answer = api("POST", f"/v1/queues/{name}/{verb}")
+
+    assert (answer.status, answer.code) == (404, "no_such_queue")
+
+
+def test_totals_are_the_sums_over_all_queues(api: Api, workers: Stage) -> None:
+    submit(api)
+
+    stats = api("GET", "/v1/stats").json
+
+    assert stats["degraded"] is False
+    assert stats["totals"] == {name: sum(one[name] for one in stats["queues"]) for name in COUNTERS}
+    assert workers.rows("SELECT count(*) FROM jobs WHERE status = 'queued'") == [(stats["totals"]["queued"],)]
+
+
+def test_what_is_still_to_be_told_is_counted(api: Api) -> None:
+    def nothing_left() -> bool:
+        stats = api("GET", "/v1/stats").json
+        return (stats["outbox_depth"], stats["outbox_age_s"]) == (0, None)
+
+    submit(api)
+
+    poll(nothing_left, 10, lambda: api("GET", "/v1/stats").json)
+
+
+# A full queue
+
+
+@pytest.fixture
+def small(jobd: Callable[..., Jobd], folder: Path) -> Jobd:
+    settings = {"JOBD_LIMITS_MAX_QUEUED": "3", "JOBD_QUEUES_DEFAULT_SLOTS": "0"}
+    return jobd(folder / "data", **settings).start().until_ready()
+
+
+def test_a_full_queue_says_when_to_come_again(small: Jobd) -> None:
+    api = Api(small.address)
+    with stage(small.addresses["DATABASE_URL"]) as workers:
+        ids = [submit(api)["job_id"] for _ in range(3)]
+        before = workers.traces()
+        body, two = {"task": "embed", "payload": {}}, [{"task": "embed", "payload": {}}] * 2
+
+        single = api("POST", "/v1/jobs", body, {"Idempotency-Key": "k"})
+        batch = api("POST", "/v1/jobs/batch", two)
+
+        assert [(one.status, one.code) for one in (single, batch)] == [(429, "queue_full")] * 2
+        assert 1 <= int(single.headers["retry-after"]) <= 300
+        assert (batch.json["index"], workers.traces()) == (0, before)
+
+        workers.finish(ids[0])
+        whole = api("POST", "/v1/jobs/batch", two)
+        after = api("POST", "/v1/jobs", body, {"Idempotency-Key": "k"})
+
+        assert (whole.status, whole.json["index"]) == (429, 1)
+        assert after.status == 202
+        poll(lambda: api("GET", "/v1/queues").json["queues"][0]["drain_per_s"], 10, lambda: "no rate was found")

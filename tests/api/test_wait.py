@@ -1,0 +1,186 @@
+"""`GET /v1/jobs/{id}?wait_s=`: the answer comes when the job is final, when the time is over, or when jobd stops."""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from jobd.api.wait import wait_for_job
+from jobd.job.history import BEYOND
+from jobd.lifecycle.events import read_history
+from jobd.services import tailer as tailer_module
+from tests.support.daemon import poll
+from tests.support.http import Api
+from tests.support.node import tailing
+from tests.support.stage import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from jobd.job.history import Record
+    from jobd.lifecycle.events import Place
+    from tests.support.daemon import Jobd
+    from tests.support.node import Node
+    from tests.support.stage import Stage
+
+
+#: A session whose last statement looked where jobs stand.
+WAITS = "SELECT FROM pg_stat_activity WHERE query LIKE '-- name: read_history%' AND pid <> pg_backend_pid()"
+
+
+def submit(api: Api) -> str:
+    job_id: str = api("POST", "/v1/jobs", {"task": "embed", "payload": {}}).json["job_id"]
+    return job_id
+
+
+# Over HTTP
+
+
+def test_a_wait_ends_with_the_job(api: Api, workers: Stage) -> None:
+    ids = [submit(api) for _ in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        answers = pool.map(lambda job_id: api("GET", f"/v1/jobs/{job_id}?wait_s=14"), ids)
+        for job_id in ids[:10]:
+            workers.finish(job_id)
+        for job_id in ids[10:]:
+            api("POST", f"/v1/jobs/{job_id}/cancel")
+
+    assert [answer.json["status"] for answer in answers] == ["done"] * 10 + ["canceled"] * 10
+
+
+@pytest.mark.parametrize("wait_s", ["0", "0.2"])
+def test_a_wait_that_is_over_answers_with_the_job_as_it_stands(api: Api, wait_s: str) -> None:
+    answer = api("GET", f"/v1/jobs/{submit(api)}?wait_s={wait_s}")
+
+    assert (answer.status, answer.json["status"]) == (200, "queued")
+
+
+def test_a_final_job_needs_no_wait(api: Api, workers: Stage) -> None:
+    job_id = submit(api)
+    workers.finish(job_id)
+
+    assert api("GET", f"/v1/jobs/{job_id}?wait_s=60").json["status"] == "done"
+
+
+@pytest.mark.parametrize("wait_s", ["-1", "61", "x", "", "nan", "inf", "1e400", "1&wait_s=2"])
+def test_a_bad_wait_is_refused(api: Api, wait_s: str) -> None:
+    answer = api("GET", f"/v1/jobs/{submit(api)}?wait_s={wait_s}")
+
+    assert (answer.status, answer.code) == (422, "invalid")
+
+
+def test_one_does_not_wait_for_an_unknown_job(api: Api) -> None:
+    assert api("GET", f"/v1/jobs/{uuid.uuid4()}?wait_s=60").status == 404
+
+
+def test_a_wait_ends_when_jobd_stops(jobd: Callable[..., Jobd], folder: Path) -> None:
+    daemon = jobd(folder / "data", JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
+    api = Api(daemon.address)
+    job_id = submit(api)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api, "GET", f"/v1/jobs/{job_id}?wait_s=60")
+        with stage(daemon.addresses["DATABASE_URL"]) as workers:
+            poll(lambda: workers.rows(WAITS), 10, daemon.log)
+
+        daemon.signal(signal.SIGTERM)
+
+        assert waiting.result().json["status"] == "queued"
+    assert daemon.wait() == 0
+
+
+# The tailer reads for all
+
+
+async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+
+    async def watched(connection: Any, places: Sequence[Place]) -> list[Record | None]:
+        reads.append(len(places))
+        return await read_history(connection, places)
+
+    monkeypatch.setattr(tailer_module, "read_history", watched)
+    jobs = [await node.enqueue() for _ in range(100)]
+
+    with anyio.fail_after(10):
+        async with tailing(node) as tailer, anyio.create_task_group() as tasks:
+            for job in jobs:
+                tasks.start_soon(wait_for_job, tailer, request_from(anyio.sleep_forever), job.id, 60)
+            while not reads:
+                await anyio.sleep(0.01)
+            await node.engine.cancel([job.id for job in jobs])
+
+    assert max(reads) == 100
+    assert len(reads) < 40
+
+
+async def test_a_wait_is_told_of_the_end_alone(node: Node) -> None:
+    job = await node.claim(await node.enqueue())
+    await node.done(job)
+
+    async with tailing(node) as tailer:
+        with anyio.fail_after(10), tailer.reading(job.job_id, BEYOND) as reader:
+            assert await reader.next(10) == b""
+            assert reader.is_over
+
+
+async def test_a_job_that_is_deleted_ends_its_wait(node: Node) -> None:
+    async with tailing(node) as tailer:
+        with anyio.fail_after(10):
+            await wait_for_job(tailer, request_from(anyio.sleep_forever), uuid.uuid4(), 60)
+
+
+async def test_a_wait_outlasts_a_database_that_is_away(node: Node) -> None:
+    job = await node.enqueue()
+
+    with anyio.fail_after(10):
+        async with tailing(node) as tailer, anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_for_job, tailer, request_from(anyio.sleep_forever), job.id, 60)
+            pool, node.database._pool = node.database._pool, None
+            await anyio.sleep(0.2)
+            node.database._pool = pool
+            await node.engine.cancel([job.id])
+
+
+def request_from(receive: Any) -> Request:
+    app = Starlette()
+    app.state.in_flight = SimpleNamespace(closing=anyio.Event(), on_closing=set())
+    return Request({"type": "http", "app": app}, receive)
+
+
+async def test_a_wait_ends_when_the_client_hangs_up(node: Node) -> None:
+    messages = iter(["http.request", "http.disconnect"])
+
+    async def receive() -> dict[str, Any]:
+        return {"type": next(messages)}
+
+    job = await node.enqueue()
+    async with tailing(node) as tailer:
+        with anyio.fail_after(10):
+            await wait_for_job(tailer, request_from(receive), job.id, 60)
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+async def test_a_wait_ends_when_the_gateway_closes(node: Node, when: str) -> None:
+    request = request_from(anyio.sleep_forever)
+    job = await node.enqueue()
+    in_flight = request.app.state.in_flight
+    if when == "before":
+        in_flight.closing.set()
+
+    async with tailing(node) as tailer:
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_job, tailer, request, job.id, 60)
+                while when == "meanwhile" and not in_flight.on_closing:
+                    await anyio.sleep(0.01)
+                for call in list(in_flight.on_closing):
+                    call()

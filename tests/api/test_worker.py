@@ -1,0 +1,311 @@
+"""The worker API as a worker meets it: jobs come by long poll, leases are kept, every end is told once and kept."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import uuid
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.daemon import poll
+from tests.support.depot import KEPT, Depot, InBackground, depot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def yard() -> Iterator[Depot]:
+    with depot() as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(yard: Depot) -> Iterator[None]:
+    """No test leaves a job to the next."""
+    yield
+    for job_id, lease_token, attempt_id in yard.rows("SELECT resource_id, lease_token, attempt_id FROM leases"):
+        ids = {"job_id": str(job_id), "lease_token": str(lease_token), "attempt_id": str(attempt_id)}
+        yard.fail({"worker_id": "cleaner", **ids}, retryable=False)
+    for (job_id,) in yard.rows("SELECT id FROM jobs WHERE status = 'queued'"):
+        yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+
+
+def instant(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+# Claim
+
+
+def test_claim_answers_every_field_of_the_contract(yard: Depot) -> None:
+    job_id = yard.submit(task="embed", payload={"text": "hé", "n": [1, 2.5]}, max_attempts=5, timeout_s=90)
+
+    claimed = yard.claim("jobs:stream", max_wait_ms=9_000)
+
+    assert (claimed["claimed"], claimed["job_id"]) == (True, job_id)
+    assert {name: type(claimed[name]) for name in KEPT} == dict.fromkeys(KEPT, str)
+    assert uuid.UUID(claimed["attempt_id"]) != uuid.UUID(claimed["lease_token"])
+    assert claimed["stream"] == "jobs:stream"
+    assert claimed["message_id"]
+    assert claimed["payload"] == {"text": "hé", "n": [1, 2.5]}
+    assert (claimed["lease_ttl_seconds"], claimed["heartbeat_interval_seconds"]) == (60, 20)
+    assert (claimed["task"], claimed["attempt"], claimed["max_attempts"]) == ("embed", 1, 5)
+    assert (claimed["timeout_s"], claimed["enqueue_id"], claimed["max_wait_ms"]) == (90, 1, 9_000)
+    assert yard.read(job_id)["status"] == "running"
+
+
+def test_claim_without_a_job_says_so_when_its_time_is_up(yard: Depot) -> None:
+    assert yard.claim(max_wait_ms=200) == {"claimed": False, "max_wait_ms": 200}
+
+
+def test_claim_that_does_not_want_to_wait_finds_what_is_there(yard: Depot) -> None:
+    job_id = yard.submit()
+    yard.claim("jobs:stream:gpu", max_wait_ms=300)  # by then the job is in its stream
+
+    assert yard.claim(max_wait_ms=0)["job_id"] == job_id
+
+
+def test_claim_waits_for_a_job_that_comes_later(yard: Depot) -> None:
+    waiting = InBackground(yard.claim, "jobs:stream:slow")
+
+    job_id = yard.submit(queue="slow")
+
+    assert waiting.answer()["job_id"] == job_id
+
+
+@pytest.mark.parametrize("max_wait_ms", [60_001, 10**9, 2**70])
+def test_wait_beyond_a_minute_is_cut_and_the_worker_is_told(yard: Depot, max_wait_ms: int) -> None:
+    yard.submit()
+
+    assert yard.claim(max_wait_ms=max_wait_ms)["max_wait_ms"] == 60_000
+
+
+def test_streams_are_served_in_the_order_of_the_claim(yard: Depot) -> None:
+    jobs = {queue: yard.submit(queue=queue) for queue in ("slow", "default", "gpu")}
+    wanted = ["jobs:stream:gpu", "jobs:stream:slow", "jobs:stream:gpu", "jobs:stream", "jobs:stream:slow"]
+    poll(lambda: yard.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+    yard.claim("jobs:stream:gpu", max_wait_ms=0, worker_id="early")
+
+    got = [yard.claim(*wanted)["job_id"] for _ in range(2)]
+
+    assert got == [jobs["slow"], jobs["default"]]
+
+
+def test_two_claims_with_one_worker_id_get_two_jobs(yard: Depot) -> None:
+    waiting = [InBackground(yard.claim, worker_id="twin") for _ in range(2)]
+    jobs = {yard.submit(), yard.submit()}
+
+    claims = [claim.answer() for claim in waiting]
+
+    assert {claimed["job_id"] for claimed in claims} == jobs
+    assert [yard.complete({"worker_id": "twin", **kept(claimed)})["ok"] for claimed in claims] == [True, True]
+
+
+def test_worker_id_is_the_owner_of_the_attempt(yard: Depot) -> None:
+    job_id = yard.submit()
+
+    yard.claim(worker_id="gpu box 7/é")
+
+    assert yard.rows("SELECT owner_id FROM leases WHERE resource_id = $1", job_id) == [("gpu box 7/é",)]
+
+
+def hang_up_while_waiting(yard: Depot) -> http.client.HTTPConnection:
+    body = json.dumps({"worker_id": "leaver", "streams": ["jobs:stream:gpu"], "max_wait_ms": 60_000})
+    connection = http.client.HTTPConnection(yard.daemon.address, timeout=10)
+    connection.request("POST", "/internal/worker/claim", body, {"Content-Type": "application/json"})
+    return connection
+
+
+def test_worker_that_hung_up_is_not_given_a_job(yard: Depot) -> None:
+    leaver = hang_up_while_waiting(yard)
+    yard.claim("jobs:stream:gpu", max_wait_ms=200)  # behind the leaver in the same line
+    leaver.close()
+    yard.claim("jobs:stream:gpu", max_wait_ms=200)
+
+    job_id = yard.submit(queue="gpu")
+    claimed = yard.claim("jobs:stream:gpu")
+
+    assert (claimed["job_id"], claimed["attempt"]) == (job_id, 1)
+
+
+def test_job_leased_just_as_its_worker_hangs_up_is_given_back_uncharged(yard: Depot) -> None:
+    leaver = hang_up_while_waiting(yard)
+    with yard.locked("leases"):
+        job_id = yard.submit(queue="gpu", max_attempts=1)
+        yard.until_someone_waits_for_a_lock()
+        leaver.close()
+        yard.claim("jobs:stream:slow", max_wait_ms=200)  # long enough for the hang-up to be heard
+
+    claimed = yard.claim("jobs:stream:gpu")
+
+    assert (claimed["job_id"], claimed["attempt"]) == (job_id, 2)
+    assert yard.outcomes_of(job_id) == [(1, "released")]
+    assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(1,)]
+
+
+# Heartbeat
+
+
+def test_heartbeat_extends_the_lease(yard: Depot) -> None:
+    held = yard.running()
+    ((before,),) = yard.rows("SELECT lease_expires_at FROM leases WHERE resource_id = $1", held["job_id"])
+
+    beat = yard.beat(held)
+
+    assert (beat["ok"], beat["cancel"], beat["quiet"], beat["lease_ttl_seconds"]) == (True, False, False, 60)
+    assert "reason" not in beat
+    assert instant(beat["lease_expires_at"]) > before > datetime.now(timezone.utc)
+
+
+def test_heartbeat_tells_to_cancel_and_the_fail_that_follows_ends_the_job_canceled(yard: Depot) -> None:
+    held = yard.running()
+    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+
+    beat = yard.beat(held)
+    failed = yard.fail(held)
+    again = yard.fail(held)
+
+    assert (beat["ok"], beat["cancel"]) == (True, True)
+    assert failed == {"ok": True, "ack": True, "requeued": False, "dlq": False, "reason": "canceled"}
+    assert again == {**failed, "replay": True}
+    assert yard.read(held["job_id"])["status"] == "canceled"
+
+
+def test_heartbeats_of_many_jobs_are_answered_in_order(yard: Depot) -> None:
+    held = [yard.running() for _ in range(3)]
+    jobs = [{"job_id": one["job_id"], "lease_token": one["lease_token"]} for one in held]
+    jobs[1]["lease_token"] = jobs[0]["lease_token"]
+
+    answer = yard.post("heartbeat", {"worker_id": "w-1", "jobs": jobs}).json
+
+    assert list(answer) == ["jobs"]
+    assert [one["job_id"] for one in answer["jobs"]] == [one["job_id"] for one in held]
+    assert [(one["ok"], one.get("reason")) for one in answer["jobs"]] == [
+        (True, None),
+        (False, "lease_lost"),
+        (True, None),
+    ]
+
+
+# Complete
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"rows": [1, {"a": None}], "file": "s3://x"}, None, 0, -1.5, "text", "", True, [], {}, 2**64 + 1],
+    ids=repr,
+)
+def test_any_json_value_is_a_result(yard: Depot, result: Any) -> None:
+    held = yard.running()
+
+    answer = yard.complete(held, result)
+
+    assert answer == {"ok": True, "ack": True}
+    job = yard.read(held["job_id"])
+    assert (job["status"], job["result"]) == ("done", result)
+
+
+def test_complete_told_twice_changes_nothing_the_second_time(yard: Depot) -> None:
+    held = yard.running()
+    yard.complete(held, {"a": 1, "b": [2]})
+    before = yard.state_of(held["job_id"])
+
+    again = yard.complete(held, {"b": [2], "a": 1})
+
+    assert again == {"ok": True, "ack": True, "replay": True}
+    assert yard.state_of(held["job_id"]) == before
+
+
+def test_stream_and_message_may_be_left_out(yard: Depot) -> None:
+    held = yard.running()
+    del held["stream"], held["message_id"]
+
+    assert yard.complete(held, {}) == {"ok": True, "ack": True}
+
+
+def test_lease_that_expired_and_was_not_taken_over_still_completes(yard: Depot) -> None:
+    held = yard.running()
+    yard.expire(held)
+
+    assert yard.complete(held, {}) == {"ok": True, "ack": True}
+
+
+# Fail
+
+
+def test_failure_is_tried_again_and_then_a_dead_letter(yard: Depot) -> None:
+    held = yard.running(max_attempts=2)
+
+    first = yard.fail(held, message="no luck", stack="line 1")
+    last = yard.fail({"worker_id": "w-1", **kept(yard.claim())}, message="no luck again")
+
+    retry_at = instant(first.pop("retry_at"))
+    assert first == {"ok": True, "ack": True, "requeued": True, "dlq": False}
+    assert retry_at.tzinfo is not None
+    assert last == {"ok": True, "ack": True, "requeued": False, "dlq": True}
+    job = yard.read(held["job_id"])
+    assert (job["status"], job["error"]["code"], job["error"]["message"]) == ("error", "boom", "no luck again")
+    assert yard.outcomes_of(held["job_id"]) == [(1, "failed"), (2, "failed")]
+
+
+def test_failure_that_no_retry_can_help_is_a_dead_letter_at_once(yard: Depot) -> None:
+    held = yard.running(max_attempts=9)
+
+    failed = yard.fail(held, retryable=False)
+
+    assert failed == {"ok": True, "ack": True, "requeued": False, "dlq": True}
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_fail_told_twice_is_answered_the_same(yard: Depot, retryable: bool) -> None:
+    held = yard.running()
+    yard.fail(held, message="x", retryable=retryable)
+    before = told_of(yard, held)
+
+    again = yard.fail(held, message="x", retryable=retryable)
+
+    assert again == {"ok": True, "ack": True, "requeued": retryable, "dlq": not retryable, "replay": True}
+    assert told_of(yard, held) == before
+
+
+def told_of(yard: Depot, held: dict[str, Any]) -> object:
+    """All but the job's place in the queue, which the relay gives to it by and by."""
+    job = yard.rows("SELECT status, version, attempt_count, error::text FROM jobs WHERE id = $1", held["job_id"])
+    return job, yard.state_of(held["job_id"])[1:]
+
+
+def test_error_is_stored_as_it_was_sent_with_what_it_left_out(yard: Depot) -> None:
+    held = yard.running()
+
+    yard.fail(held, message="é" * 10, retryable=False)
+
+    error = yard.read(held["job_id"])["error"]
+    assert error == {"code": "boom", "message": "é" * 10, "stack": None, "retryable": False}
+
+
+def test_long_errors_are_cut_between_characters(yard: Depot) -> None:
+    held = yard.running()
+
+    yard.fail(held, message="x" + "é" * 5000, stack="\N{GRINNING FACE}" * 800_000, retryable=False)
+
+    error = yard.read(held["job_id"])["error"]
+    assert error["message"] == "x" + "é" * 2047
+    assert error["stack"] == "\N{GRINNING FACE}" * 4096
+
+
+def test_passwords_of_urls_in_errors_are_not_kept(yard: Depot) -> None:
+    held = yard.running()
+    secret = "cannot reach postgresql://me:hunter2@db/x"
+
+    yard.fail(held, message=secret, stack=f"Traceback\n{secret}", retryable=False)
+
+    assert "hunter2" not in json.dumps(yard.read(held["job_id"]))
+    assert "hunter2" not in str(yard.state_of(held["job_id"]))
+
+
+def kept(claimed: Any) -> dict[str, Any]:
+    return {name: claimed[name] for name in KEPT}

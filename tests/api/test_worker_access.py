@@ -1,0 +1,86 @@
+"""Who may act as a worker, and for which queues."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.depot import CONFIG, Depot, depot
+from tests.support.http import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOKENS = {"gpu-worker": "g" * 40, "any-worker": "a" * 40, "client": "c" * 40}
+
+
+def entry(name: str, rights: str) -> str:
+    return f'{{ name = "{name}", sha256 = "{hashlib.sha256(TOKENS[name].encode()).hexdigest()}", {rights} }}'
+
+
+AUTH = f"""
+[auth]
+tokens = [
+    {entry("gpu-worker", 'scopes = ["worker"], queues = ["gpu"]')},
+    {entry("any-worker", 'scopes = ["worker"]')},
+    {entry("client", 'scopes = ["client"]')},
+]
+"""
+
+
+@pytest.fixture(scope="module")
+def yard() -> Iterator[Depot]:
+    with depot(CONFIG + AUTH) as made:
+        yield made
+
+
+def calling_as(yard: Depot, name: str) -> Api:
+    return Api(yard.daemon.address, {"Authorization": f"Bearer {TOKENS[name]}"})
+
+
+def claim(*streams: str) -> dict[str, Any]:
+    return {"worker_id": "w-1", "streams": streams, "max_wait_ms": 0}
+
+
+@pytest.mark.parametrize(
+    ("streams", "status"),
+    [
+        (["jobs:stream:gpu"], 200),
+        (["jobs:stream"], 403),
+        (["jobs:stream:gpu", "jobs:stream"], 403),
+        (["jobs:stream:nowhere"], 403),
+        (["nonsense"], 422),
+    ],
+    ids=str,
+)
+def test_token_for_one_queue_serves_no_other(yard: Depot, streams: list[str], status: int) -> None:
+    assert calling_as(yard, "gpu-worker")("POST", "/internal/worker/claim", claim(*streams)).status == status
+
+
+def test_token_without_queues_serves_all(yard: Depot) -> None:
+    answer = calling_as(yard, "any-worker")("POST", "/internal/worker/claim", claim("jobs:stream", "jobs:stream:slow"))
+
+    assert (answer.status, answer.json["claimed"]) == (200, False)
+
+
+@pytest.mark.parametrize("verb", ["claim", "heartbeat", "complete", "fail"])
+def test_client_is_no_worker(yard: Depot, verb: str) -> None:
+    answer = calling_as(yard, "client")("POST", f"/internal/worker/{verb}", {})
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+
+
+@pytest.mark.parametrize("verb", ["claim", "heartbeat", "complete", "fail"])
+def test_nobody_is_no_worker(yard: Depot, verb: str) -> None:
+    answer = Api(yard.daemon.address)("POST", f"/internal/worker/{verb}", {})
+
+    assert (answer.status, answer.code) == (401, "unauthorized")
+
+
+def test_worker_is_no_client(yard: Depot) -> None:
+    answer = calling_as(yard, "any-worker")("GET", f"/v1/jobs/{uuid.uuid4()}")
+
+    assert (answer.status, answer.code) == (403, "forbidden")

@@ -1,0 +1,263 @@
+"""What holders tell is kept and numbered; the history of a job is the same from whatever cursor it is read on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from jobd.job.history import START, Cursor, Event, Told, events_after, newest
+from jobd.job.model import LeaseLost
+from jobd.lifecycle.cancel import cancel
+from jobd.lifecycle.claim import Ask, claim
+from jobd.lifecycle.complete import complete
+from jobd.lifecycle.events import CHUNK_EVENTS, CHUNKS, Kept, OutOfStep, Place, Telling, append_events, read_history
+from jobd.lifecycle.fail import fail
+from jobd.lifecycle.outbox import read_outbox
+from jobd.lifecycle.publish import promote_due
+from jobd.lifecycle.reap import reap
+from jobd.lifecycle.release import release
+from jobd.stream.project import events_of
+from tests.support.factories import (
+    POLICY,
+    TTL_S,
+    at,
+    claim_one,
+    completion,
+    failure,
+    held,
+    make_queued,
+    make_running,
+)
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from jobd.lifecycle.claim import ClaimedJob
+    from jobd.store.postgres import Database
+
+
+def telling(claimed: ClaimedJob, *tokens: str) -> Telling:
+    events = [Told("token", 1, "model", msgspec.Raw(msgspec.json.encode({"t": token}))) for token in tokens]
+    return Telling(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events)
+
+
+async def history_of(db: Database, job_id: UUID, after: Cursor = START) -> list[Event]:
+    (record,) = await read_history(db.pool, [Place(job_id, after)])
+    assert record is not None
+    return events_after(record, after)
+
+
+async def shown(db: Database, job_id: UUID, after: Cursor = START) -> list[str]:
+    return [f"{event.cursor} {event.type}" for event in await history_of(db, job_id, after)]
+
+
+async def reap_all(db: Database, seconds: float) -> None:
+    await reap(db.pool, most=100, policy=POLICY, grace_s=0.0, now=at(seconds))
+
+
+async def test_events_are_numbered_on_within_their_attempt(db: Database) -> None:
+    claimed = await make_running(db)
+
+    first = await append_events(db.pool, [telling(claimed, "a", "b"), telling(claimed, "c")])
+    second = await append_events(db.pool, [telling(claimed, "d")])
+
+    assert first == [Kept(Cursor(1, 3)), Kept(Cursor(1, 3))]
+    assert second == [Kept(Cursor(1, 4))]
+    assert await db.pool.fetchval("SELECT count(*) FROM event_log") == 2
+
+
+async def test_events_with_a_foreign_token_are_refused_alone(db: Database) -> None:
+    mine, other = await make_running(db), await make_running(db)
+    forged = Telling(job_id=other.job_id, lease_token=mine.lease_token, events=telling(mine, "x").events)
+
+    answers = await append_events(db.pool, [telling(mine, "a"), forged])
+
+    assert answers == [Kept(Cursor(1, 1)), LeaseLost()]
+    assert "token" not in " ".join(await shown(db, other.job_id))
+
+
+async def test_the_same_telling_sent_twice_is_kept_once(db: Database) -> None:
+    claimed = await make_running(db)
+    first = msgspec.structs.replace(telling(claimed, "a", "b"), told_n=0)
+    second = msgspec.structs.replace(telling(claimed, "c"), told_n=2)
+
+    await append_events(db.pool, [first])
+    await cancel(db.pool, [claimed.job_id])  # an event of the attempt that its holder did not tell
+    answers = await append_events(db.pool, [first, second])
+    again = await append_events(db.pool, [second])
+
+    assert answers == [Kept(Cursor(1, 3)), Kept(Cursor(1, 4))]
+    assert again == [Kept(Cursor(1, 4))]
+    assert await shown(db, claimed.job_id) == [
+        *("0-1 queued", "1-0 running", "1-1 token", "1-2 token", "1-3 cancel_requested", "1-4 token"),
+    ]
+
+
+async def test_a_telling_that_skips_some_is_refused_with_the_count(db: Database) -> None:
+    claimed = await make_running(db)
+
+    answers = await append_events(db.pool, [msgspec.structs.replace(telling(claimed, "c"), told_n=2)])
+
+    assert answers == [OutOfStep(0)]
+
+
+async def test_nothing_is_told_after_the_end(db: Database) -> None:
+    claimed = await make_running(db)
+    await complete(db.pool, [completion(claimed)])
+
+    assert await append_events(db.pool, [telling(claimed, "late")]) == [LeaseLost()]
+
+    assert await shown(db, claimed.job_id) == ["0-1 queued", "1-0 running", "1-1 done"]
+
+
+async def test_history_of_a_job_that_failed_fell_silent_and_was_done(db: Database) -> None:
+    first = await make_running(db)
+    await append_events(db.pool, [telling(first, "a", "b")])
+    await fail(db.pool, [failure(first)], policy=POLICY, now=at(1))
+    second = await claim_one(db, first.job_id, 2, now=at(100))
+    await append_events(db.pool, [telling(second, "c")])
+    await reap_all(db, 100 + TTL_S + 1)
+    third = await claim_one(db, first.job_id, 3, now=at(1000))
+    await complete(db.pool, [completion(third)])
+
+    assert await shown(db, first.job_id) == [
+        *("0-1 queued", "1-0 running", "1-1 token", "1-2 token", "1-3 queued"),
+        *("2-0 running", "2-1 token", "2-2 gap", "2-3 queued"),
+        *("3-0 running", "3-1 done"),
+    ]
+
+
+async def test_a_lease_that_is_taken_over_leaves_a_gap(db: Database) -> None:
+    first = await make_running(db)
+    asked = Ask(job_id=first.job_id, enqueue_id=1, owner_id="worker-2")
+
+    await claim(db.pool, [asked], ttl_s=TTL_S, now=at(TTL_S + 1))
+
+    assert await shown(db, first.job_id) == ["0-1 queued", "1-0 running", "1-1 gap", "1-2 queued", "2-0 running"]
+
+
+async def canceled_before_it_began(db: Database) -> UUID:
+    job_id = await make_queued(db)
+    await cancel(db.pool, [job_id])
+    return job_id
+
+
+async def canceled_while_running(db: Database) -> UUID:
+    claimed = await make_running(db)
+    await append_events(db.pool, [telling(claimed, "a")])
+    await cancel(db.pool, [claimed.job_id])
+    await cancel(db.pool, [claimed.job_id])  # asked for twice, told once
+    await append_events(db.pool, [telling(claimed, "b")])
+    await fail(db.pool, [failure(claimed)], policy=POLICY)
+    return claimed.job_id
+
+
+async def canceled_while_it_waited_again(db: Database) -> UUID:
+    claimed = await make_running(db)
+    await release(db.pool, [held(claimed)])
+    await cancel(db.pool, [claimed.job_id])
+    return claimed.job_id
+
+
+async def canceled_by_a_silent_holder(db: Database) -> UUID:
+    claimed = await make_running(db)
+    await cancel(db.pool, [claimed.job_id])
+    await reap_all(db, TTL_S + 1)
+    return claimed.job_id
+
+
+CANCELED: dict[Any, list[str]] = {
+    canceled_before_it_began: ["0-1 queued", "0-2 canceled"],
+    canceled_while_running: [
+        *("0-1 queued", "1-0 running", "1-1 token", "1-2 cancel_requested", "1-3 token", "1-4 canceled"),
+    ],
+    canceled_while_it_waited_again: ["0-1 queued", "1-0 running", "1-1 queued", "1-2 canceled"],
+    canceled_by_a_silent_holder: ["0-1 queued", "1-0 running", "1-1 cancel_requested", "1-2 gap", "1-3 canceled"],
+}
+
+
+@pytest.mark.parametrize("how", CANCELED, ids=lambda how: how.__name__)
+async def test_history_of_a_canceled_job(db: Database, how: Any) -> None:
+    job_id = await how(db)
+
+    assert await shown(db, job_id) == CANCELED[how]
+
+
+async def test_history_of_a_dead_letter_ends_with_its_error(db: Database) -> None:
+    claimed = await make_running(db, max_attempts=1)
+    await fail(db.pool, [failure(claimed)], policy=POLICY)
+
+    *_, last = await history_of(db, claimed.job_id)
+
+    assert (str(last.cursor), last.type) == ("1-1", "error")
+    assert msgspec.json.decode(last.data) == {"attempt": 1, "error": {"code": "boom"}}
+
+
+async def test_any_cursor_continues_where_it_stands(db: Database) -> None:
+    claimed = await make_running(db)
+    await append_events(db.pool, [telling(claimed, *"abcdefgh")])
+    await append_events(db.pool, [telling(claimed, *"ij")])
+    await complete(db.pool, [completion(claimed)])
+    whole = await history_of(db, claimed.job_id)
+
+    for n, event in enumerate(whole):
+        assert await history_of(db, claimed.job_id, event.cursor) == whole[n + 1 :]
+
+
+async def test_the_newest_event_is_known_from_any_cursor(db: Database) -> None:
+    claimed = await make_running(db)
+    await append_events(db.pool, [telling(claimed, "a", "b")])
+    opened = await read_history(db.pool, [Place(claimed.job_id, Cursor(1, n)) for n in range(3)])
+    await complete(db.pool, [completion(claimed)])
+    ended = await read_history(db.pool, [Place(claimed.job_id, Cursor(1, n)) for n in range(4)])
+
+    assert {newest(record) for record in opened if record} == {Cursor(1, 2)}
+    assert {newest(record) for record in ended if record} == {Cursor(1, 3)}
+
+
+async def test_a_long_history_comes_in_pieces_that_fit(db: Database) -> None:
+    claimed = await make_running(db)
+    for _ in range(CHUNKS + 3):
+        await append_events(db.pool, [telling(claimed, "a", "b")])
+    await complete(db.pool, [completion(claimed)])
+
+    cursor, read = START, []
+    while some := await history_of(db, claimed.job_id, cursor):
+        cursor = some[-1].cursor
+        read += [str(event.cursor) for event in some]
+
+    assert read == ["0-1", *(f"1-{n}" for n in range(2 * (CHUNKS + 3) + 2))]
+
+
+async def test_no_chunk_is_longer_than_a_reader_looks_back(db: Database) -> None:
+    claimed = await make_running(db)
+
+    answers = await append_events(db.pool, [telling(claimed, *["x"] * 150), telling(claimed, *["y"] * 150)])
+
+    assert answers == [Kept(Cursor(1, 150)), Kept(Cursor(1, 300))]
+    assert await db.pool.fetchval("SELECT max(last_n - first_n + 1) FROM event_log") <= CHUNK_EVENTS
+
+
+async def test_what_is_told_at_once_is_what_the_history_says_later(db: Database) -> None:
+    """The relay tells events as they are committed; who comes later must find the same under the same cursors."""
+    ids = [await how(db) for how in CANCELED]
+    first = await make_running(db, max_attempts=2)
+    await append_events(db.pool, [telling(first, "a")])
+    await fail(db.pool, [failure(first)], policy=POLICY, now=at(1))
+    await promote_due(db.pool, now=at(100))
+    second = Ask(job_id=first.job_id, enqueue_id=2, owner_id="worker-1")
+    await claim(db.pool, [second], ttl_s=TTL_S, now=at(100))
+    await claim(db.pool, [second], ttl_s=TTL_S, now=at(100 + TTL_S + 1))
+    taken = await make_running(db)
+    again = Ask(job_id=taken.job_id, enqueue_id=1, owner_id="worker-2")
+    await claim(db.pool, [again], ttl_s=TTL_S, now=at(TTL_S + 1))
+
+    told: dict[UUID, list[tuple[str, str, str]]] = {}
+    for one in await read_outbox(db.pool, most=1000):
+        told.setdefault(one.job_id, []).extend((str(event.cursor), event.type, event.step) for event in events_of(one))
+
+    for job_id in [*ids, first.job_id, taken.job_id]:
+        later = [(str(event.cursor), event.type, event.step) for event in await history_of(db, job_id)]
+        assert told[job_id] == later

@@ -1,0 +1,115 @@
+"""A handler that blocks the event loop costs nobody a lease, unless it blocks for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import TYPE_CHECKING
+
+import anyio
+import asyncpg
+import pytest
+
+from jobd.config import Leases
+from jobd.lifecycle.reap import reap
+from jobd.service import Handle
+from jobd.services import lease_guard
+from jobd.services.lease_guard import LeaseGuard
+from jobd.tasks.mock import MockRunner
+from jobd.tasks.python import python_runner
+from tests.support.node import eventually
+from tests.support.workshop import CONFIG, Workshop, open_workshop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
+    from uuid import UUID
+
+
+LEASES = Leases(ttl_s=1, heartbeat_s=0.2)
+#: Several leases long.
+BLOCK_S = 4.0
+
+
+@contextlib.asynccontextmanager
+async def guarded(shared_postgres: str, folder: Path) -> AsyncIterator[tuple[Workshop, LeaseGuard]]:
+    runners = {"chat": MockRunner(), "tool": python_runner("tool", "tests.tasks.handlers:block")}
+    config = type(CONFIG)(leases=LEASES, retry=CONFIG.retry, queues=CONFIG.queues, drain_s=CONFIG.drain_s)
+    async with open_workshop(shared_postgres, folder, runners, config) as shop:
+        guard = LeaseGuard(shop.node.database.url, shop.node.leases, lambda: shop.node.config)
+        handle = Handle(lambda: None)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(guard.run, handle)
+            yield shop, guard
+            handle.stop.set()
+
+
+async def beside_a_block(shop: Workshop) -> UUID:
+    """A job that ran while another blocked the loop for several leases."""
+    bystander = await shop.submit({"seconds": 60, "tokens": 0})
+    await shop.until(bystander, "running")
+    blocker = await shop.submit({"seconds": BLOCK_S}, task="tool", max_attempts=1)
+    await shop.until(blocker, "done", "error")
+    return bystander
+
+
+async def test_job_beside_a_blocking_one_keeps_its_lease(shared_postgres: str, folder: Path) -> None:
+    async with guarded(shared_postgres, folder) as (shop, guard):
+        bystander = await beside_a_block(shop)
+        await anyio.sleep(LEASES.ttl_s)  # a lease that was lost would have been noticed by now
+
+        assert guard.renewed
+        assert await shop.outcomes(bystander) == [None]
+        assert [run.job.job_id for run in shop.slots._running] == [bystander]
+
+
+async def test_job_that_blocks_is_done_by_its_own_first_attempt(shared_postgres: str, folder: Path) -> None:
+    async with guarded(shared_postgres, folder) as (shop, _):
+        blocker = await shop.submit({"seconds": BLOCK_S}, task="tool")
+
+        await shop.until(blocker, "done")
+
+        assert await shop.outcomes(blocker) == ["done"]
+
+
+@contextlib.contextmanager
+def another_node(url: str) -> Iterator[None]:
+    """A reaper with a thread and a loop of its own, which a block of this one does not stop."""
+    stopped = threading.Event()
+
+    async def reap_all() -> None:
+        connection = await asyncpg.connect(url)
+        while not stopped.wait(0.05):
+            await reap(connection, policy=CONFIG.retry)
+        await connection.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(reap_all()))
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+async def test_loop_that_hangs_for_too_long_loses_its_leases(
+    shared_postgres: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_guard, "BLOCK_S", 1.0)
+    async with guarded(shared_postgres, folder) as (shop, _):
+        with another_node(shop.node.database.url):
+            bystander = await beside_a_block(shop)
+
+            assert (await shop.outcomes(bystander))[0] == "expired"
+
+
+async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, folder: Path) -> None:
+    async with guarded(shared_postgres, folder) as (shop, guard):
+        job_id = await shop.submit({"seconds": 60, "tokens": 0})
+        await shop.until(job_id, "running")
+
+        await anyio.sleep(3 * LEASES.ttl_s)
+
+        assert guard.renewed == 0
+        assert await shop.outcomes(job_id) == [None]

@@ -1,0 +1,131 @@
+"""The tailer: everyone hears everything in order, with or without Redis, and who does not read costs little."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio
+import msgspec
+import pytest
+
+from jobd.api import events as event_routes
+from jobd.api.events import EventStream
+from jobd.config import Config
+from jobd.job.history import START, Cursor, Told
+from jobd.lifecycle.events import Kept, Telling
+from jobd.services.tailer import ROOM
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database, tailing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from jobd.lifecycle.claim import ClaimedJob
+    from jobd.services.tailer import Reader, Tailer
+
+CHUNK = 100
+
+
+async def tell(node: Node, job: ClaimedJob, number: int) -> None:
+    told = [Told("token", n, "", msgspec.Raw(b"{}")) for n in range(number)]
+    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=told))
+    assert isinstance(answer, Kept)
+
+
+async def ids_of(reader: Reader, tailer: Tailer) -> list[str]:
+    """All that it hears until its job is over."""
+    found: list[str] = []
+    with anyio.fail_after(15):
+        while text := await reader.next(10):
+            found += [line[4:] for line in text.decode().splitlines() if line.startswith("id: ")]
+            if reader.was_passed_over:
+                tailer.has_room_again(reader)
+    return found
+
+
+async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_rest(node: Node) -> None:
+    job = await node.claim(await node.enqueue())
+    async with tailing(node) as tailer:
+        with tailer.reading(job.job_id, START) as sleeper, tailer.reading(job.job_id, START) as eager:
+            heard: list[str] = []
+
+            async def listen() -> None:
+                heard.extend(await ids_of(eager, tailer))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(listen)
+                for n in range(1, 11):
+                    await tell(node, job, CHUNK)
+                    await eventually(partial(_has_come_to, eager, Cursor(1, n * CHUNK)))
+                await node.done(job)
+            held = sleeper._count
+            late = await ids_of(sleeper, tailer)
+
+    whole = ["0-1", *(f"1-{n}" for n in range(10 * CHUNK + 2))]
+    assert heard == whole
+    assert late == whole
+    assert held <= ROOM + CHUNK + 2
+
+
+@pytest.mark.timeout(40)
+async def test_events_are_heard_while_redis_is_away(shared_postgres: str, folder: Path) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, Config()).running() as node, tailing(node) as tailer:
+            job = await node.claim(await node.enqueue())
+            with tailer.reading(job.job_id, START) as reader:
+                await eventually(lambda: _hears(tailer))
+                servers.kill_valkey(folder)
+                await tell(node, job, 3)
+                await node.done(job)
+
+                assert await ids_of(reader, tailer) == ["0-1", "1-0", "1-1", "1-2", "1-3", "1-4"]
+
+
+async def _has_come_to(reader: Reader, cursor: Cursor) -> bool:
+    return reader.cursor >= cursor
+
+
+async def _hears(tailer: Tailer) -> bool:
+    return tailer._hears
+
+
+async def test_many_readers_share_one_connection_to_redis(node: Node) -> None:
+    async with tailing(node) as tailer:
+        before = len(await node.redis.client_list())
+        jobs = [await node.enqueue() for _ in range(20)]
+        with contextlib.ExitStack() as stack:
+            for job in jobs * 10:
+                stack.enter_context(tailer.reading(job.id, START))
+            await eventually(lambda: _hears(tailer))
+
+            assert len(await node.redis.client_list()) <= before + 1
+
+
+async def test_a_client_that_stopped_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "WRITE_S", 0.05)
+    in_flight = SimpleNamespace(closing=anyio.Event(), on_closing=set())
+    request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(in_flight=in_flight)))
+    sent: list[Any] = []
+
+    async def parts() -> AsyncIterator[bytes]:
+        while True:
+            yield b"data: {}\n\n"
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if len(sent) > 3:
+            await anyio.sleep_forever()  # the other side takes nothing more
+
+    with anyio.fail_after(10):
+        await EventStream(request, parts())(cast("Any", {}), receive, send)
+
+    assert len(sent) <= 5
+    assert in_flight.on_closing == set()

@@ -1,0 +1,129 @@
+"""A node whose slots run jobs, for tests that look at what comes of them."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from jobd.config import Config, Leases, Queue, Retry
+from jobd.ids import new_id
+from jobd.job.history import START, Event, events_after
+from jobd.lifecycle.events import Place, read_history
+from jobd.lifecycle.read import read_attempts, read_jobs
+from jobd.results import Results
+from jobd.service import Handle
+from jobd.services.slots import Slots
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+    from uuid import UUID
+
+    from jobd.lifecycle.read import Job
+    from jobd.tasks.runner import Runner
+
+#: Short leases and delays, so that tests need not wait for them.
+CONFIG = Config(
+    leases=Leases(ttl_s=2, heartbeat_s=0.4),
+    retry=Retry(base_s=0.01, cap_s=0.02),
+    queues={"default": Queue(slots=2)},
+    drain_s=0.4,
+)
+
+
+class Workshop:
+    def __init__(self, node: Node, runners: Mapping[str, Runner], folder: Path) -> None:
+        self.node = node
+        self.handle = Handle(lambda: self.is_ready.set())
+        self.is_ready = anyio.Event()
+        node.engine.on_cancel_requested = node.leases.cancel
+        self.slots = Slots(
+            engine=node.engine,
+            dispatcher=node.dispatcher,
+            leases=node.leases,
+            config=lambda: node.config,
+            runners=runners,
+            owner_id=f"test:{new_id()}",
+            results=Results(folder, lambda: node.config),
+        )
+        self.has_ended = anyio.Event()
+        #: Cancelled, the slots are cut off.
+        self.scope = anyio.CancelScope()
+
+    async def run(self) -> None:
+        with self.scope:
+            await self.slots.run(self.handle)
+        self.has_ended.set()
+
+    async def stop(self) -> None:
+        """Drain, as the supervisor does."""
+        self.handle.stop.set()
+        with anyio.fail_after(10):
+            await self.has_ended.wait()
+
+    async def submit(self, payload: Mapping[str, Any], **values: Any) -> UUID:
+        job = await self.node.enqueue(payload=msgspec.json.encode(payload).decode(), **values)
+        return job.id
+
+    async def job(self, job_id: UUID) -> Job:
+        return (await read_jobs(self.node.database.pool, [job_id]))[job_id]
+
+    async def until(self, job_id: UUID, *statuses: str) -> Job:
+        async def is_there() -> bool:
+            return (await self.job(job_id)).status in statuses
+
+        await eventually(is_there)
+        return await self.job(job_id)
+
+    async def until_told(self, job_id: UUID, kind: str) -> None:
+        async def is_told() -> bool:
+            return kind in [event.type for event in await self.events(job_id)]
+
+        await eventually(is_told)
+
+    async def outcomes(self, job_id: UUID) -> list[str | None]:
+        return [attempt.outcome for attempt in await read_attempts(self.node.database.pool, job_id)]
+
+    async def events(self, job_id: UUID) -> list[Event]:
+        (record,) = await read_history(self.node.database.pool, [Place(job_id, START)])
+        assert record is not None
+        return events_after(record, START)
+
+    async def error(self, job_id: UUID) -> dict[str, Any]:
+        job = await self.job(job_id)
+        assert job.error is not None
+        found: dict[str, Any] = msgspec.json.decode(job.error)
+        return found
+
+    async def row(self, job_id: UUID, columns: str) -> tuple[Any, ...]:
+        row = await self.node.database.pool.fetchrow(f"SELECT {columns} FROM jobs WHERE id = $1", job_id)
+        assert row is not None
+        return tuple(row)
+
+    async def steal_lease(self, job_id: UUID) -> None:
+        """As if another had taken the job over."""
+        await self.node.database.pool.execute(
+            "UPDATE leases SET lease_token = gen_random_uuid(), lease_expires_at = now() + interval '1 hour'"
+            " WHERE resource_id = $1",
+            job_id,
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_workshop(
+    shared_postgres: str, folder: Path, runners: Mapping[str, Runner], config: Config = CONFIG
+) -> AsyncIterator[Workshop]:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, config).running() as node:
+            shop = Workshop(node, runners, folder)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(shop.run)
+                await shop.is_ready.wait()
+                yield shop
+                tasks.cancel_scope.cancel()

@@ -1,0 +1,328 @@
+"""What comes of a job, whichever way it is run: done, failed, retried, timed out, canceled, handed back, lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import anyio
+import msgspec
+import pytest
+
+from jobd.config import Leases
+from jobd.tasks.mock import MockRunner
+from jobd.tasks.python import python_runner
+from tests.support.node import eventually
+from tests.support.workshop import CONFIG, Workshop, open_workshop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from jobd.tasks.runner import Runner
+
+
+class Way(NamedTuple):
+    """A way of running, and payloads that make it do what a test needs."""
+
+    make: Callable[[], Runner]
+    good: dict[str, Any]
+    bad: dict[str, Any]
+    slow: dict[str, Any]
+    #: What a job tells before it succeeds.
+    told: list[str]
+    #: The last that a slow one tells before it waits; empty: nothing.
+    slow_tells: str
+
+
+PYTHON_TOLD = ["log", "token", "token", "token", "progress"]
+WAYS = {
+    "async": Way(
+        lambda: python_runner("chat", "tests.tasks.handlers:act"),
+        {"do": "return"},
+        {"do": "fail"},
+        {"do": "wait"},
+        PYTHON_TOLD,
+        "progress",
+    ),
+    "thread": Way(
+        lambda: python_runner("chat", "tests.tasks.handlers:act_in_thread"),
+        {"do": "return"},
+        {"do": "fail"},
+        {"do": "wait"},
+        PYTHON_TOLD,
+        "progress",
+    ),
+    "mock": Way(
+        MockRunner,
+        {"seconds": 0, "tokens": 4},
+        {"seconds": 0, "tokens": 0, "fail_rate": 1},
+        {"seconds": 60, "tokens": 0},
+        ["token"] * 4,
+        "",
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param]
+
+
+@pytest.fixture(scope="module")
+async def shop(way: Way, shared_postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workshop]:
+    """For all tests that leave it as it was."""
+    async with open_workshop(shared_postgres, tmp_path_factory.mktemp("s"), {"chat": way.make()}) as shop:
+        yield shop
+
+
+@pytest.fixture
+async def own_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
+    async with open_workshop(shared_postgres, folder, {"chat": way.make()}) as shop:
+        yield shop
+
+
+async def until_it_runs(shop: Workshop, way: Way, job_id: Any) -> None:
+    await shop.until(job_id, "running")
+    if way.slow_tells:
+        await shop.until_told(job_id, way.slow_tells)
+
+
+async def is_idle(shop: Workshop) -> bool:
+    return not shop.slots._running
+
+
+async def test_job_is_done_with_its_result(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.good)
+
+    job = await shop.until(job_id, "done", "error")
+
+    assert (job.status, job.attempt_count) == ("done", 1)
+    assert await shop.outcomes(job_id) == ["done"]
+
+
+async def test_events_are_told_in_order_before_the_end(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.good)
+
+    await shop.until(job_id, "done", "error")
+
+    assert [event.type for event in await shop.events(job_id)] == ["queued", "running", *way.told, "done"]
+
+
+async def test_failed_attempt_is_tried_again_until_attempts_run_out(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.bad, max_attempts=3)
+
+    job = await shop.until(job_id, "done", "error")
+
+    assert (job.status, job.attempt_count) == ("error", 3)
+    assert await shop.outcomes(job_id) == ["failed"] * 3
+    ends = [event.type for event in await shop.events(job_id) if event.type in ("queued", "running", "error")]
+    assert ends == ["queued", "running"] * 3 + ["error"]
+    assert (await shop.error(job_id))["retryable"] is True
+
+
+async def test_attempt_that_takes_too_long_is_stopped_and_fails(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.slow, max_attempts=1, timeout_s=0.3)
+
+    job = await shop.until(job_id, "done", "error")
+
+    assert job.status == "error"
+    assert (await shop.error(job_id))["code"] == "timeout"
+    await eventually(lambda: is_idle(shop))
+
+
+async def test_running_job_is_canceled_at_once(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.slow)
+    await until_it_runs(shop, way, job_id)
+
+    await shop.node.engine.cancel([job_id])
+
+    await shop.until(job_id, "canceled")
+    assert await shop.outcomes(job_id) == ["canceled"]
+
+
+async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal(shop: Workshop, way: Way) -> None:
+    job_id = await shop.submit(way.slow)
+    await until_it_runs(shop, way, job_id)
+    shop.node.engine.on_cancel_requested = lambda _: None
+
+    await shop.node.engine.cancel([job_id])
+
+    await shop.until(job_id, "canceled")
+
+
+async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_shop: Workshop, way: Way) -> None:
+    job_id = await own_shop.submit(way.slow, max_attempts=1)
+    await until_it_runs(own_shop, way, job_id)
+
+    await own_shop.stop()
+
+    job = await own_shop.job(job_id)
+    assert (job.status, job.attempt_count) == ("queued", 0)
+    assert await own_shop.outcomes(job_id) == ["released"]
+
+
+async def test_drain_lets_short_jobs_finish_and_takes_no_more(own_shop: Workshop, way: Way) -> None:
+    job_id = await own_shop.submit(way.good)
+    await own_shop.until(job_id, "running", "done")
+
+    await own_shop.stop()
+    late = await own_shop.submit(way.good)
+
+    assert await own_shop.outcomes(job_id) == ["done"]
+    assert len(own_shop.node.dispatcher._callers) == 0
+    assert (await own_shop.job(late)).status == "queued"
+
+
+async def test_job_whose_lease_is_lost_is_stopped_and_not_written_to(own_shop: Workshop, way: Way) -> None:
+    shop = own_shop
+    job_id = await shop.submit(way.slow)
+    await until_it_runs(shop, way, job_id)
+
+    await shop.steal_lease(job_id)
+    await eventually(lambda: is_idle(shop))
+
+    assert (await shop.job(job_id)).status == "running"
+    assert await shop.outcomes(job_id) == [None]
+
+
+async def test_lease_is_kept_for_as_long_as_the_job_runs(own_shop: Workshop, way: Way) -> None:
+    shop = own_shop
+    job_id = await shop.submit(way.slow)
+    await until_it_runs(shop, way, job_id)
+
+    async def was_renewed_often() -> bool:
+        query = "SELECT claim_version > 8 FROM leases WHERE resource_id = $1"
+        return bool(await shop.node.database.pool.fetchval(query, job_id))
+
+    await eventually(was_renewed_often)  # for longer than the lease was at first
+
+    assert await shop.outcomes(job_id) == [None]
+    assert not await is_idle(shop)
+
+
+async def test_more_jobs_than_slots_are_all_done(shop: Workshop, way: Way) -> None:
+    ids = [await shop.submit(way.good) for _ in range(20)]
+
+    for job_id in ids:
+        await shop.until(job_id, "done")
+
+
+# -- what does not depend on the way -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("p")
+
+
+@pytest.fixture(scope="module")
+async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[Workshop]:
+    runners = {"chat": WAYS["async"].make(), "tool": WAYS["thread"].make()}
+    async with open_workshop(shared_postgres, plain_folder, runners) as shop:
+        yield shop
+
+
+@pytest.mark.parametrize("task", ["chat", "tool"])
+@pytest.mark.parametrize(
+    ("payload", "code", "message", "attempts"),
+    [
+        ({"do": "fail", "retryable": False}, "too_bad", "nothing to be done", 1),
+        ({"do": "raise"}, "exception", "ValueError: postgresql://me:***@db/x � is odd", 2),
+        ({"do": "exit"}, "exception", "SystemExit: 3", 2),
+        ({"do": "return something odd"}, "bad_result", "the result is not JSON: ", 1),
+        ({"do": "return nul"}, "bad_result", "the result cannot be stored: ", 1),
+        ({"do": "return much", "bytes": 70_000_000}, "result_too_large", "the result has 70000011 bytes, more than", 1),
+    ],
+)
+async def test_failure_says_what_happened(
+    plain: Workshop, task: str, payload: dict[str, Any], code: str, message: str, attempts: int
+) -> None:
+    job_id = await plain.submit(payload, task=task, max_attempts=2)
+
+    await plain.until(job_id, "error")
+
+    error = await plain.error(job_id)
+    assert (error["code"], len(await plain.outcomes(job_id))) == (code, attempts)
+    assert error["message"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "message"),
+    [
+        ({"do": "cancel itself"}, "exception", "RuntimeError: the handler was cancelled from within"),
+        ({"do": "raise in a group"}, "refused", "by a child"),
+    ],
+)
+async def test_async_handler_cannot_take_its_slot_down(
+    plain: Workshop, payload: dict[str, Any], code: str, message: str
+) -> None:
+    job_id = await plain.submit(payload, max_attempts=1)
+    await plain.until(job_id, "error")
+
+    after = await plain.submit({"do": "return"})
+
+    await plain.until(after, "done")
+    error = await plain.error(job_id)
+    assert (error["code"], error["message"]) == (code, message)
+
+
+async def test_stack_of_an_exception_ends_where_it_was_raised(plain: Workshop) -> None:
+    job_id = await plain.submit({"do": "raise"}, max_attempts=1)
+
+    await plain.until(job_id, "error")
+
+    stack = (await plain.error(job_id))["stack"]
+    assert "in finish" in stack
+    assert "secret" not in stack
+
+
+async def test_large_result_goes_to_a_file(plain: Workshop, plain_folder: Path) -> None:
+    job_id = await plain.submit({"do": "return much", "bytes": 100_000})
+
+    await plain.until(job_id, "done")
+
+    (ref,) = await plain.row(job_id, "result_ref")
+    assert msgspec.json.decode((plain_folder / ref).read_bytes()) == {"text": "x" * 100_000}
+
+
+async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(plain: Workshop) -> None:
+    job_id = await plain.submit({}, task="unheard-of", max_attempts=2)
+
+    await plain.until(job_id, "error")
+
+    error = await plain.error(job_id)
+    assert (error["code"], await plain.outcomes(job_id)) == ("no_runner", ["failed", "failed"])
+    assert "a queue with slots = 0" in error["message"]
+
+
+async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Workshop) -> None:
+    job_id = await plain.submit({"do": "return"}, max_attempts=7)
+
+    await plain.until(job_id, "done")
+
+    (result,) = await plain.row(job_id, "result")
+    assert msgspec.json.decode(result) == {"attempt": 1, "of": 7, "key": str(job_id)}
+
+
+async def test_slots_that_are_cut_off_hand_their_jobs_back(shared_postgres: str, folder: Path) -> None:
+    async with open_workshop(shared_postgres, folder, {"chat": WAYS["async"].make()}) as shop:
+        job_id = await shop.submit({"do": "wait"}, max_attempts=1)
+        await shop.until_told(job_id, "progress")
+
+        shop.scope.cancel()
+        await shop.until(job_id, "queued")
+
+        assert (await shop.job(job_id)).attempt_count == 0
+
+
+async def test_report_waits_for_postgres_as_long_as_the_lease_is_held(shared_postgres: str, folder: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=60, heartbeat_s=20))
+    async with open_workshop(shared_postgres, folder, {"chat": MockRunner()}, config) as shop:
+        job_id = await shop.submit({"seconds": 0.3, "tokens": 0})
+        await shop.until(job_id, "running")
+        await shop.node.database.pool.execute("ALTER TABLE attempts RENAME TO gone")
+
+        await anyio.sleep(1.0)  # meanwhile the report is refused more than once
+        await shop.node.database.pool.execute("ALTER TABLE gone RENAME TO attempts")
+
+        await shop.until(job_id, "done")

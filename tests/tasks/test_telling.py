@@ -1,0 +1,193 @@
+"""What is told: refused, cut, dropped and counted as it must be."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from jobd.errors import ServerDown
+from jobd.ids import new_id
+from jobd.job.history import Cursor
+from jobd.job.model import LeaseLost
+from jobd.lifecycle.events import Kept, OutOfStep
+from jobd.tasks.mock import MockRunner
+from jobd.tasks.telling import DATA_BYTES, MOST_WAITING, Teller, told_event
+from tests.support.workshop import Workshop, open_workshop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from jobd.tasks.runner import Context
+
+KEPT = Kept(Cursor(1, 1))
+
+
+class Claimed(msgspec.Struct):
+    """As much of a claimed job as a teller looks at."""
+
+    job_id: UUID
+    lease_token: UUID
+
+
+def teller(on_lost: Any = lambda: None) -> Teller:
+    claimed: Any = Claimed(new_id(), new_id())
+    return Teller(claimed, on_lost, lambda _: None)
+
+
+def texts(telling: Any) -> list[Any]:
+    return [msgspec.json.decode(told.data).get("text") for told in telling.events]
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "message"),
+    [
+        ("Token", "", "1 to 64 of a-z 0-9"),
+        ("", "", "1 to 64 of a-z 0-9"),
+        ("x" * 65, "", "1 to 64 of a-z 0-9"),
+        ("done", "", "told by jobd itself"),
+        ("gap", "", "told by jobd itself"),
+        ("note", "s" * 201, "at most 200 characters"),
+    ],
+)
+def test_event_that_no_client_could_be_told_is_refused(kind: str, step: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        told_event(kind, step, {})
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        ({"text": "a\0b"}, {"text": "a\ufffdb"}),
+        ({"text": "a\ud800b"}, {"text": "a?b"}),
+        ({"text": "\\u0000"}, {"text": "\\u0000"}),
+        ({"x": float("nan")}, {"x": None}),
+        ({"list": [{"deep": ["\0"]}]}, {"list": [{"deep": ["\ufffd"]}]}),
+    ],
+)
+def test_data_is_kept_as_it_can_be_stored(data: dict[str, Any], kept: dict[str, Any]) -> None:
+    assert msgspec.json.decode(told_event("note", "", data).data) == kept
+
+
+def test_data_that_is_nested_too_deep_is_refused() -> None:
+    data: dict[str, Any] = {}
+    for _ in range(40):
+        data = {"x": data}
+
+    with pytest.raises(ValueError, match="nested deeper"):
+        told_event("note", "", data)
+
+
+@pytest.mark.parametrize("data", [{"line": "ä" * 20_000, "level": "info"}, {"many": ["x"] * 20_000}])
+def test_data_that_is_too_large_is_cut_and_says_so(data: dict[str, Any]) -> None:
+    told = told_event("log", "", data)
+
+    assert len(bytes(told.data)) <= DATA_BYTES
+    assert msgspec.json.decode(told.data)["cut"] == len(msgspec.json.encode(data))
+
+
+def test_chunk_is_the_same_until_its_fate_is_known() -> None:
+    one = teller()
+    one.emit("token", "", {"text": "a"})
+    first = one.next_telling()
+    one.emit("token", "", {"text": "b"})
+
+    assert one.settle(ServerDown("away")) is False
+    again = one.next_telling()
+    assert again == first
+    one.settle(KEPT)
+    then = one.next_telling()
+
+    assert then is not None
+    assert (texts(then), then.told_n) == (["b"], 1)
+
+
+def test_no_more_than_a_chunk_is_told_at_once() -> None:
+    one = teller()
+    for n in range(450):
+        one.emit("token", "", {"text": n})
+
+    sizes, counts = [], []
+    while (telling := one.next_telling()) is not None:
+        sizes.append(len(telling.events))
+        counts.append(telling.told_n)
+        one.settle(KEPT)
+
+    assert (sizes, counts) == ([200, 200, 50], [0, 200, 400])
+
+
+def test_oldest_tokens_are_dropped_when_too_many_wait_and_their_number_is_told() -> None:
+    one = teller()
+    one.emit("progress", "", {"progress": 0})
+    for n in range(MOST_WAITING + 10):
+        one.emit("token", "", {"text": n})
+
+    telling = one.next_telling()
+
+    assert telling is not None
+    assert [told.type for told in telling.events[:3]] == ["dropped", "progress", "token"]
+    assert msgspec.json.decode(telling.events[0].data) == {"count": 11}
+    assert texts(telling)[2] == 11
+
+
+def test_teller_goes_on_from_where_the_lease_stands() -> None:
+    one = teller()
+    for n in range(3):
+        one.emit("token", "", {"text": n})
+    one.next_telling()
+
+    one.settle(OutOfStep(2))
+    telling = one.next_telling()
+
+    assert telling is not None
+    assert (texts(telling), telling.told_n) == ([2], 2)
+
+
+def test_lost_lease_ends_the_telling() -> None:
+    lost: list[bool] = []
+    one = teller(lambda: lost.append(True))
+    one.emit("token", "", {})
+    one.next_telling()
+
+    one.settle(LeaseLost())
+    one.emit("token", "", {})
+
+    assert (lost, one.has_more) == ([True], False)
+
+
+# -- with real servers -------------------------------------------------------------------------------------------------
+
+
+class Talker(MockRunner):
+    """Tells much, from several threads at once."""
+
+    async def run(self, payload: Any, context: Context) -> Any:
+        threads = [threading.Thread(target=self._talk, args=(context, n)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return None
+
+    def _talk(self, context: Context, n: int) -> None:
+        for k in range(100):
+            context.event("note", {"thread": n, "k": k})
+
+
+@pytest.fixture
+async def shop(shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
+    async with open_workshop(shared_postgres, folder, {"chat": Talker()}) as shop:
+        yield shop
+
+
+async def test_what_several_threads_tell_is_all_kept_and_in_each_ones_order(shop: Workshop) -> None:
+    job_id = await shop.submit({})
+
+    await shop.until(job_id, "done")
+
+    told = [msgspec.json.decode(event.data) for event in await shop.events(job_id) if event.type == "note"]
+    assert [[one["k"] for one in told if one["thread"] == n] for n in range(4)] == [list(range(100))] * 4
