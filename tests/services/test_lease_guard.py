@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 import asyncpg
-import pytest
 
 from jobd.config import Leases
+from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.reap import reap
 from jobd.service import Handle
 from jobd.services import lease_guard
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
     from uuid import UUID
+
+    import pytest
 
 
 LEASES = Leases(ttl_s=1, heartbeat_s=0.2)
@@ -81,7 +83,7 @@ def another_node(url: str) -> Iterator[None]:
     async def reap_all() -> None:
         connection = await asyncpg.connect(url)
         while not stopped.wait(0.05):
-            await reap(connection, policy=CONFIG.retry)
+            await reap(connection, policy=RetryPolicy(base_s=0.0, cap_s=0.0))
         await connection.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(reap_all()))
