@@ -18,7 +18,6 @@ from jobd.services import lease_guard
 from jobd.services.lease_guard import LeaseGuard
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import python_runner
-from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop
 
 if TYPE_CHECKING:
