@@ -272,7 +272,7 @@ def test_result_goes_with_its_job_and_both_are_gone(forgetful: Depot) -> None:
 
 
 def test_crash_between_file_and_commit_leaves_a_job_that_runs_again() -> None:
-    with depot(CONFIG + "[leases]\nttl_s = 1\nheartbeat_s = 0.3\n") as yard:
+    with depot(CONFIG + "[leases]\nttl_s = 3\nheartbeat_s = 0.3\n") as yard:
         held = yard.running()
         job_id = held["job_id"]
         with yard.locked("leases"):

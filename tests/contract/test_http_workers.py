@@ -34,10 +34,10 @@ slots = 0
 [queues.urgent]
 slots = 0
 """
-#: Of one second, so that a death is noticed soon.
+#: Of three seconds, so that a death is noticed soon.
 SHORT_LEASES = """
 [leases]
-ttl_s = 1
+ttl_s = 3
 heartbeat_s = 0.3
 """
 #: That a busy machine does not end by itself.
@@ -106,7 +106,7 @@ def test_failure_is_the_jobs_error(yard: Depot, language: str) -> None:
 def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(yard: Depot, language: str) -> None:
     job_id = yard.submit()
 
-    with worker(yard, language, "one", 2.5):
+    with worker(yard, language, "one", 4.5):
         until(yard, job_id, "done")
 
     assert attempts_of(yard, job_id) == [("one", "done")]

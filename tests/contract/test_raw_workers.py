@@ -29,10 +29,10 @@ WORKER = Path(__file__).with_name("raw_worker.py")
 
 @pytest.fixture
 async def quick(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
-    """A node with leases of one second."""
+    """A node with leases of three seconds."""
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        config = Config(leases=Leases(ttl_s=1, heartbeat_s=0.3))
+        config = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3))
         async with Node(url, redis_url, config).running() as node:
             yield node
 
@@ -101,7 +101,7 @@ async def test_error_of_a_raw_worker_is_the_jobs_error(quick: Node) -> None:
 
 
 async def test_job_that_takes_longer_than_a_lease_is_kept_by_its_events(quick: Node) -> None:
-    with raw_worker(quick, "raw-1", 2.5):
+    with raw_worker(quick, "raw-1", 4.5):
         job = await quick.enqueue()
         await until_status(quick, job.id, "done")
 

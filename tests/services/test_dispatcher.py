@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.claim import ClaimedJob
 
-CONFIG = Config(leases=Leases(ttl_s=1, heartbeat_s=0.3), queues={"default": Queue(), "gpu": Queue(), "slow": Queue()})
+CONFIG = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3), queues={"default": Queue(), "gpu": Queue(), "slow": Queue()})
 
 
 @pytest.fixture
 async def quick(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
-    """A node with three queues and leases of one second."""
+    """A node with three queues and leases of three seconds."""
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
         async with Node(url, redis_url, CONFIG).running() as node:
@@ -162,7 +162,7 @@ async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None
     (got,) = await take(quick)
     hold = quick.leases.hold(got)
 
-    await anyio.sleep(1.5)  # longer than a lease
+    await anyio.sleep(4)  # longer than a lease
     kept = not hold.lost.is_set()
     still = await quick.database.pool.fetchval(
         "SELECT lease_expires_at > clock_timestamp() FROM leases WHERE resource_id = $1", got.job_id

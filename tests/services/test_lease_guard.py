@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import pytest
 
 
-LEASES = Leases(ttl_s=1, heartbeat_s=0.2)
-#: Several leases long.
-BLOCK_S = 4.0
+LEASES = Leases(ttl_s=3, heartbeat_s=0.5)
+#: Two leases long.
+BLOCK_S = 6.0
 
 
 @contextlib.asynccontextmanager
@@ -110,7 +110,7 @@ async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, fol
         job_id = await shop.submit({"seconds": 60, "tokens": 0})
         await shop.until(job_id, "running")
 
-        await anyio.sleep(3 * LEASES.ttl_s)
+        await anyio.sleep(1.5 * LEASES.ttl_s)
 
         assert guard.renewed == 0
         assert await shop.outcomes(job_id) == [None]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from jobd.lifecycle.read import Job
     from jobd.tasks.runner import Runner
 
-#: Short leases and delays, so that tests need not wait for them.
+#: Short beats and delays, so that tests need not wait for them; leases that a busy machine does not end.
 CONFIG = Config(
-    leases=Leases(ttl_s=2, heartbeat_s=0.4),
+    leases=Leases(ttl_s=20, heartbeat_s=0.4),
     retry=Retry(base_s=0.01, cap_s=0.02),
     queues={"default": Queue(slots=2)},
     drain_s=0.4,
