@@ -63,7 +63,7 @@ class Workshop:
     async def stop(self) -> None:
         """Drain, as the supervisor does."""
         self.handle.stop.set()
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await self.has_ended.wait()
 
     async def submit(self, payload: Mapping[str, Any], **values: Any) -> UUID:
@@ -127,3 +127,5 @@ async def open_workshop(
                 await shop.is_ready.wait()
                 yield shop
                 tasks.cancel_scope.cancel()
+            for runner in runners.values():
+                await runner.close()

@@ -13,6 +13,8 @@ next step of the script, or none:
     {"hang_after": n}                say nothing more after n pieces, until the client hangs up
     {"times": n}                     for n requests, not one
 
+A message whose text is such a step, as JSON, asks for it when the script has none.
+
 `python -m tests.tasks.openai_server` prints its port and ends with its standard input.
 """
 
@@ -61,7 +63,15 @@ class Stage:
     def next_step(self, request: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
             self.seen.append(request)
-            return self.script.pop(0) if self.script else {}
+            return self.script.pop(0) if self.script else asked_for(request["body"])
+
+
+def asked_for(body: dict[str, Any]) -> dict[str, Any]:
+    try:
+        step: dict[str, Any] = json.loads(body["messages"][-1]["content"])
+        return step if isinstance(step, dict) else {}
+    except (LookupError, TypeError, ValueError):
+        return {}
 
 
 stage = Stage()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import msgspec
 import pytest
 
-from jobd.config import Leases
+from jobd.config import Leases, Task
+from jobd.tasks.command import CommandRunner
 from jobd.tasks.mock import MockRunner
+from jobd.tasks.openai import OpenAIRunner
 from jobd.tasks.python import python_runner
 from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop
+from tests.tasks.commands import command
+from tests.tasks.openai_server import OpenAIServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,39 +30,57 @@ if TYPE_CHECKING:
 class Way(NamedTuple):
     """A way of running, and payloads that make it do what a test needs."""
 
-    make: Callable[[], Runner]
+    make: Callable[[Path], Runner]
     good: dict[str, Any]
     bad: dict[str, Any]
     slow: dict[str, Any]
+    #: What runs it breaks down; empty: nothing that could.
+    crash: dict[str, Any]
     #: What a job tells before it succeeds.
     told: list[str]
     #: The last that a slow one tells before it waits; empty: nothing.
     slow_tells: str
 
 
+@functools.cache
+def model() -> OpenAIServer:
+    """One for all tests; it ends with this process, which holds its standard input."""
+    return OpenAIServer()
+
+
+def asking(**step: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": json.dumps(step)}]}
+
+
 PYTHON_TOLD = ["log", "token", "token", "token", "progress"]
+PYTHON = ({"do": "return"}, {"do": "fail"}, {"do": "wait"}, {"do": "exit"}, PYTHON_TOLD, "progress")
 WAYS = {
-    "async": Way(
-        lambda: python_runner("chat", "tests.tasks.handlers:act"),
+    "async": Way(lambda _: python_runner("chat", "tests.tasks.handlers:act"), *PYTHON),
+    "thread": Way(lambda _: python_runner("chat", "tests.tasks.handlers:act_in_thread"), *PYTHON),
+    "command": Way(
+        lambda folder: CommandRunner(command("way.py"), folder),
         {"do": "return"},
         {"do": "fail"},
         {"do": "wait"},
-        PYTHON_TOLD,
-        "progress",
+        {"do": "crash"},
+        ["log"],
+        "log",
     ),
-    "thread": Way(
-        lambda: python_runner("chat", "tests.tasks.handlers:act_in_thread"),
-        {"do": "return"},
-        {"do": "fail"},
-        {"do": "wait"},
-        PYTHON_TOLD,
-        "progress",
+    "openai": Way(
+        lambda _: OpenAIRunner(Task(run="openai", base_url=model().base_url)),
+        asking(),
+        asking(status=500),
+        asking(hang_after=3),
+        asking(cut_after=3),
+        ["token"] * 4,
+        "token",
     ),
     "mock": Way(
-        MockRunner,
+        lambda _: MockRunner(),
         {"seconds": 0, "tokens": 4},
         {"seconds": 0, "tokens": 0, "fail_rate": 1},
         {"seconds": 60, "tokens": 0},
+        {},
         ["token"] * 4,
         "",
     ),
@@ -71,13 +95,22 @@ def way(request: pytest.FixtureRequest) -> Way:
 @pytest.fixture(scope="module")
 async def shop(way: Way, shared_postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workshop]:
     """For all tests that leave it as it was."""
-    async with open_workshop(shared_postgres, tmp_path_factory.mktemp("s"), {"chat": way.make()}) as shop:
+    folder = tmp_path_factory.mktemp("s")
+    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
         yield shop
 
 
 @pytest.fixture
 async def own_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
-    async with open_workshop(shared_postgres, folder, {"chat": way.make()}) as shop:
+    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
+        yield shop
+
+
+@pytest.fixture
+async def patient_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
+    """Which lets jobs finish when it stops."""
+    config = msgspec.structs.replace(CONFIG, drain_s=30)
+    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}, config) as shop:
         yield shop
 
 
@@ -118,6 +151,19 @@ async def test_failed_attempt_is_tried_again_until_attempts_run_out(shop: Worksh
     ends = [event.type for event in await shop.events(job_id) if event.type in ("queued", "running", "error")]
     assert ends == ["queued", "running"] * 3 + ["error"]
     assert (await shop.error(job_id))["retryable"] is True
+
+
+async def test_crash_of_what_runs_the_job_costs_an_attempt_and_never_the_slot(shop: Workshop, way: Way) -> None:
+    if not way.crash:
+        pytest.skip("there is nothing that could crash")
+    crashing = [await shop.submit(way.crash, max_attempts=2) for _ in range(4)]
+
+    jobs = [await shop.until(job_id, "done", "error") for job_id in crashing]
+    after = await shop.until(await shop.submit(way.good), "done", "error")
+
+    assert [(job.status, job.attempt_count) for job in jobs] == [("error", 2)] * 4
+    assert [await shop.outcomes(job_id) for job_id in crashing] == [["failed"] * 2] * 4
+    assert after.status == "done"
 
 
 async def test_attempt_that_takes_too_long_is_stopped_and_fails(shop: Workshop, way: Way) -> None:
@@ -161,16 +207,16 @@ async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_sho
     assert await own_shop.outcomes(job_id) == ["released"]
 
 
-async def test_drain_lets_short_jobs_finish_and_takes_no_more(own_shop: Workshop, way: Way) -> None:
-    job_id = await own_shop.submit(way.good)
-    await own_shop.until(job_id, "running", "done")
+async def test_drain_lets_short_jobs_finish_and_takes_no_more(patient_shop: Workshop, way: Way) -> None:
+    job_id = await patient_shop.submit(way.good)
+    await patient_shop.until(job_id, "running", "done")
 
-    await own_shop.stop()
-    late = await own_shop.submit(way.good)
+    await patient_shop.stop()
+    late = await patient_shop.submit(way.good)
 
-    assert await own_shop.outcomes(job_id) == ["done"]
-    assert len(own_shop.node.dispatcher._callers) == 0
-    assert (await own_shop.job(late)).status == "queued"
+    assert await patient_shop.outcomes(job_id) == ["done"]
+    assert len(patient_shop.node.dispatcher._callers) == 0
+    assert (await patient_shop.job(late)).status == "queued"
 
 
 async def test_job_whose_lease_is_lost_is_stopped_and_not_written_to(own_shop: Workshop, way: Way) -> None:
@@ -194,7 +240,7 @@ async def test_lease_is_kept_for_as_long_as_the_job_runs(own_shop: Workshop, way
         query = "SELECT claim_version > 8 FROM leases WHERE resource_id = $1"
         return bool(await shop.node.database.pool.fetchval(query, job_id))
 
-    await eventually(was_renewed_often)  # for longer than the lease was at first
+    await eventually(was_renewed_often, 20)
 
     assert await shop.outcomes(job_id) == [None]
     assert not await is_idle(shop)
@@ -217,7 +263,7 @@ def plain_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[Workshop]:
-    runners = {"chat": WAYS["async"].make(), "tool": WAYS["thread"].make()}
+    runners = {"chat": WAYS["async"].make(plain_folder), "tool": WAYS["thread"].make(plain_folder)}
     async with open_workshop(shared_postgres, plain_folder, runners) as shop:
         yield shop
 
@@ -305,7 +351,7 @@ async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Worksho
 
 
 async def test_slots_that_are_cut_off_hand_their_jobs_back(shared_postgres: str, folder: Path) -> None:
-    async with open_workshop(shared_postgres, folder, {"chat": WAYS["async"].make()}) as shop:
+    async with open_workshop(shared_postgres, folder, {"chat": WAYS["async"].make(folder)}) as shop:
         job_id = await shop.submit({"do": "wait"}, max_attempts=1)
         await shop.until_told(job_id, "progress")
 
