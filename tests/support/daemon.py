@@ -18,7 +18,7 @@ from typing import Any
 from jobd import locks
 
 TOP = Path(__file__).resolve().parents[2]
-READY_S = 15.0
+READY_S = 45.0
 LOCKS = ("jobd.lock", "postgres.lock", "valkey.lock")
 
 
@@ -30,7 +30,7 @@ def run_jobd(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         env=environment(variables),
         capture_output=True,
         text=True,
-        timeout=18,
+        timeout=45,
     )
 
 
