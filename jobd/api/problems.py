@@ -11,6 +11,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from jobd.batch import Closed, OutcomeUnknown, QueueFull
 from jobd.errors import ServerDown
@@ -172,7 +173,17 @@ _OF_STATUS = {404: "not_found", 405: "method_not_allowed"}
 async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _OF_STATUS.get(error.status_code, "bad_request")
-    return problem(code, f"{request.method} {request.url.path}: {error.detail}", error.headers)
+    headers = {"Allow": ", ".join(_methods_of(request))} if error.status_code == 405 else error.headers
+    return problem(code, f"{request.method} {request.url.path}: {error.detail}", headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """All that the path takes; each method has a route of its own, and each knows only itself."""
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            methods |= route.methods or set()
+    return sorted(methods)
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:

@@ -17,4 +17,10 @@ def test_wrong_method_names_the_right_ones(api: Api) -> None:
     answer = api("POST", "/livez")
 
     assert (answer.status, answer.code) == (405, "method_not_allowed")
-    assert "GET" in answer.headers["allow"]
+    assert answer.headers["allow"] == "GET, HEAD"
+
+
+def test_wrong_method_names_every_one_of_a_path_with_several(api: Api) -> None:
+    answer = api("DELETE", "/v1/jobs")
+
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD, POST")
