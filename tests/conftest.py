@@ -32,10 +32,28 @@ slots = 0
 #: What these show does not depend on the version of Python.
 ONCE = (
     "lifecycle/",
+    "tickets/",
+    "packaging/",
     "services/test_redis_chaos.py",
+    "contract/test_redis_keys.py",
+    "contract/test_ticket_protocol.py",
+    "api/test_bad_",
+    "api/test_dead_letters.py",
     "api/test_fuzz.py",
-    "api/test_bad_submits.py",
+    "api/test_guard.py",
+    "api/test_idempotency.py",
+    "api/test_jobs_list.py",
+    "api/test_load_refused.py",
+    "api/test_queues.py",
+    "api/test_results.py",
+    "api/test_scopes.py",
+    "api/test_secrets.py",
+    "api/test_tokens.py",
+    "api/test_worker_",
+    "daemon/test_backup.py",
     "daemon/test_bench.py",
+    "daemon/test_ticket_chaos.py",
+    "daemon/test_upgrade.py",
 )
 
 
