@@ -13,9 +13,10 @@ import click
 import msgspec
 
 import jobd
-from jobd import cli_bench, cli_jobs, config_load, logs
+from jobd import cli_backup, cli_bench, cli_worker, config_load, logs
+from jobd.cli_later import COMPLETION, JOBS, LaterGroup
 from jobd.cli_run import run_async
-from jobd.config import NAME_PATTERN
+from jobd.cli_worker import queue_names
 from jobd.config_show import public
 from jobd.config_show import rows as config_rows
 from jobd.errors import JobdError, root_cause
@@ -30,25 +31,27 @@ if TYPE_CHECKING:
 EXIT_CODES = """\b
 Exit codes:
   0    all is well, or a clean stop
-  1    a check found something (config check, migrate --check, doctor, token revoke), or the job ended in error (submit)
+  1    a check found something (config check, migrate --check, upgrade-check, doctor, token revoke, dlq retry), or the
+       job ended in error (submit, watch), or the ticket is BLOCKED (ticket watch)
   2    wrong usage of the command line
-  3    the job was canceled, 4: it goes on after --timeout (submit)
-  5    jobd refused the request (submit, get, cancel)
-  65   the data was written by a Postgres or jobd that this one cannot read
+  3    the job was canceled (submit, watch), 4: it goes on after --timeout (submit)
+  5    jobd refused the request (submit, get, list, watch, cancel, retry, dlq, queues, workers, pause, resume, top,
+       ticket)
+  65   the data was written by a Postgres or jobd that this one cannot read, or a file is no whole backup
   69   a configured Postgres or Redis, or the jobd that was called, is unfit, refuses, or does not answer
   70   a service kept failing, or a stop took too long
   71   the HTTP address cannot be bound, or may not without a token
   72   an embedded server's program is missing
-  73   the data directory cannot be used
+  73   the data directory cannot be used, or a backup cannot be written there
   74   too little disk space
   75   another jobd runs on the data directory
-  77   a token is missing, wrong or not enough (submit, get, cancel)
+  77   a token is missing, wrong or not enough (all that call a jobd, and worker)
   78   the configuration is wrong
-  130  stopped at once by a second Ctrl-C (143: by a second SIGTERM)
+  130  Ctrl-C (submit, watch), or stopped at once by a second one (serve; 143: by a second SIGTERM)
 """
 
 
-class Commands(click.Group):
+class Commands(LaterGroup):
     """Commands in the order of a new user's day, and help that keeps its examples as written."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -113,6 +116,9 @@ def serve(file: str | None, data_dir: str | None, host: str | None, port: int | 
         sys.exit(128 + signalled)
 
 
+cli.add_command(cli_worker.worker)
+
+
 @cli.command()
 @config_options
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
@@ -132,8 +138,8 @@ def env(file: str | None, data_dir: str | None, as_json: bool) -> None:
             click.echo(f"export {name}={shell_quoted(value)}")
 
 
-for command in cli_jobs.COMMANDS:
-    cli.add_command(command)
+for later in JOBS:
+    cli.add_command(later)
 
 
 @cli.group()
@@ -174,7 +180,8 @@ def config_check(file: str | None, data_dir: str | None) -> None:
 @cli.command()
 @config_options
 @click.option("--check", "only_check", is_flag=True, help="Change nothing; exit code 1 if something is pending.")
-def migrate(file: str | None, data_dir: str | None, only_check: bool) -> None:
+@click.option("--no-backup", is_flag=True, help="Keep no backup of the database as it was, in data_dir/backups.")
+def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup: bool) -> None:
     """Bring the database schema up to date (`serve` does so by itself).
 
     \b
@@ -185,11 +192,13 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool) -> None:
 
     loaded = load(file, data_dir)
     logs.set_up("warning", loaded.config.log.format, environ=os.environ)
-    found = run_async(bring_up_to_date, loaded.config, only_check)
+    found = run_async(bring_up_to_date, loaded.config, only_check, not no_backup)
     for migration in found:
         click.echo(f"{'pending' if only_check else 'applied'}: {migration.number:04d} {migration.name}")
     if not found:
         click.echo("the schema is up to date")
+    elif found[0].number > 1 and not (only_check or no_backup or loaded.config.postgres.url):
+        click.echo(f"a backup of the database as it was is in {loaded.config.data_dir}/backups")
     if found and only_check:
         sys.exit(1)
 
@@ -224,13 +233,6 @@ def holder(ctx: click.Context, parameter: click.Parameter, name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", name) or name in RESERVED_NAMES:
         raise click.BadParameter(f"{name!a} must be 1 to 64 letters, digits or any of _ . @ -, not anonymous or local")
     return name
-
-
-def queue_names(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise click.BadParameter(f"{name!a} must be 1 to 64 of a-z 0-9 _ . -")
-    return names
 
 
 def days(ctx: click.Context, parameter: click.Parameter, number: float | None) -> float | None:
@@ -320,7 +322,12 @@ def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_jso
         click.echo("jobd: note: no token is left, and callers still need one: jobd token create", err=True)
 
 
+for command in cli_backup.COMMANDS:
+    cli.add_command(command)
+
+
 cli.add_command(cli_bench.bench)
+cli.add_command(COMPLETION)
 
 
 @cli.command()

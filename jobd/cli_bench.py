@@ -94,3 +94,25 @@ def bench_http(seconds: float, rounds: int, as_json: bool) -> None:
     logs.set_up("warning", "auto", environ=os.environ)
     found = run_async(http.measure, seconds, rounds, show_progress)
     click.echo(msgspec.json.encode(found) if as_json else "\n".join(http.table(found)))
+
+
+@bench.command("tasks")
+@click.option("--jobs", type=click.IntRange(min=10, max=10_000), default=2000, show_default=True, help="In each round.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="The median of them counts.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object, with the figures of every round.")
+def bench_tasks(jobs: int, rounds: int, as_json: bool) -> None:
+    """Jobs that do nothing, by every way of running them: async, thread, isolated, command, and a worker over HTTP.
+
+    Beside each, in the same rounds, what that way costs without jobd: the function awaited or called in a thread, a
+    child process asked, the program started, two HTTP requests. The jobd is made for this in TMPDIR and thrown away.
+
+    \b
+    Examples:
+      jobd bench tasks
+      jobd bench tasks --jobs 500 --rounds 1 --json | jq '.ways[] | {way, median}'
+    """
+    from jobd.bench import tasks
+
+    logs.set_up("warning", "auto", environ=os.environ)
+    found = run_async(tasks.measure, jobs, rounds, show_progress)
+    click.echo(msgspec.json.encode(found) if as_json else "\n".join(tasks.table(found)))

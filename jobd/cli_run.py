@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def run_async(function: Callable[..., Any], *args: object) -> Any:
-    return anyio.run(function, *args, backend_options={"use_uvloop": True})
+    try:
+        return anyio.run(function, *args, backend_options={"use_uvloop": True})
+    except asyncio.CancelledError:  # what a Ctrl-C becomes before Python 3.11
+        raise KeyboardInterrupt from None
 
 
 def show_progress(text: str) -> None:

@@ -16,37 +16,8 @@ if TYPE_CHECKING:
 
 #: Where workers put the text of a token or a log line.
 TEXT_FIELDS = ("t", "text", "token", "message", "line")
-#: All control characters but tab and line feed.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class FollowedJob:
-    """Tokens go to standard output as they are, all else as lines to standard error."""
-
-    def __init__(self) -> None:
-        self._is_within_line = False
-        self._has_text = False
-
-    def show(self, event: Event) -> None:
-        if event.type == "token":
-            text = text_in(event.data)
-            click.echo(text, nl=False)
-            self._has_text = True
-            if text:
-                self._is_within_line = not text.endswith("\n")
-        elif not event.is_last:
-            self._end_line()
-            click.echo(event_line(event), err=True)
-
-    def end(self) -> bool:
-        """Whether there was any text."""
-        self._end_line()
-        return self._has_text
-
-    def _end_line(self) -> None:
-        if self._is_within_line:
-            click.echo()
-        self._is_within_line = False
+#: All control characters but tab and line feed, and what turns the direction of text or ends a line unseen.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def event_line(event: Event) -> str:
@@ -60,7 +31,7 @@ def event_line(event: Event) -> str:
         return f"running, attempt {attempt}"
     if event.type == "gap":
         return f"attempt {attempt}: its worker fell silent; what it had not told yet is lost"
-    return plain(": ".join(part for part in (event.type, event.step, text_in(event.data)) if part))
+    return indented(": ".join(plain(part) for part in (event.type, event.step, text_in(event.data)) if part), 2)
 
 
 def text_in(data: Any) -> str:
@@ -86,6 +57,27 @@ def plain(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def one_line(text: str) -> str:
+    return plain(text).replace("\n", " ").replace("\t", " ")
+
+
+def indented(text: str, width: int) -> str:
+    """So that no further line of it looks like one of ours."""
+    return text.replace("\n", "\n" + " " * width)
+
+
+def bar(share: float, cells: int, encoding: str | None) -> str:
+    """How far it is, in as many cells, readable without colours too."""
+    full = round(share * cells)
+    done, left = ("█", "░") if (encoding or "").lower().startswith("utf") else ("#", "-")
+    return f"{done * full}{left * (cells - full)} {share:4.0%}"
+
+
+def note(text: str) -> None:
+    """What a person should know; a program reads standard output only."""
+    click.echo(f"jobd: {text}", err=True)
+
+
 def job_lines(job: Job) -> Iterator[str]:
     """Name and value of what there is to say, one a line."""
     rows = {
@@ -101,16 +93,17 @@ def job_lines(job: Job) -> Iterator[str]:
         "runs again": job.redriven_from and str(job.redriven_from),
         "payload": compact(job.payload),
         "result": None if job.result is None else compact(job.result),
-        "result file": job.result_ref,
+        "result file": job.result_ref and f"{job.result_ref} (`jobd get {job.job_id} --result` prints it)",
         "error": None if job.error is None else error_text(job.error),
     }
     for name, value in rows.items():
         if value:
-            yield f"{name:12}{value}"
+            yield f"{name:12}{indented(value, 12)}"
     for attempt in job.attempts:
         ended = "" if attempt.error is None else f": {error_text(attempt.error)}"
         outcome = attempt.outcome or "running"
-        yield f"attempt {attempt.number:<4}{outcome} by {plain(attempt.owner_id)}, {moment(attempt.started_ts)}{ended}"
+        by = f"{one_line(outcome)} by {one_line(attempt.owner_id)}, {moment(attempt.started_ts)}"
+        yield f"attempt {attempt.number:<4}{by}{indented(ended, 12)}"
 
 
 def _status(job: Job) -> str:

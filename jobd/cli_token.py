@@ -17,7 +17,7 @@ from jobd.account import server_account
 from jobd.datadir import DataDir
 from jobd.errors import DataDirRefused
 from jobd.lifecycle.tokens import create_token, read_tokens, revoke_tokens
-from jobd.maintenance import connected
+from jobd.maintenance import connected, keeper
 from jobd.store.migrate import migrate
 from jobd.tokens import new_token
 
@@ -63,7 +63,7 @@ async def create(
 ) -> Made:
     token = new_token()
     async with connected(config) as connection:
-        await migrate(connection)
+        await migrate(connection, keeper(config))
         await create_token(
             connection,
             _actor(),
@@ -80,14 +80,14 @@ async def create(
 async def all_tokens(config: Config) -> list[Shown]:
     _check_there_is_one(config)
     async with connected(config) as connection:
-        await migrate(connection)
+        await migrate(connection, keeper(config))
         return [_shown(row) for row in await read_tokens(connection)]
 
 
 async def revoke(config: Config, name_or_id: str) -> Revoked:
     _check_there_is_one(config)
     async with connected(config) as connection:
-        await migrate(connection)
+        await migrate(connection, keeper(config))
         revoked = await revoke_tokens(connection, _actor(), name_or_id)
         tokens = [_shown(row) for row in await read_tokens(connection)]
     return Revoked(ids=[id_ for id_, _ in revoked], left=sum(token.state == "active" for token in tokens))

@@ -35,6 +35,8 @@ _CHARACTER = r"[^\x00\ud800-\udfff]"
 _SOLID = r"[^\s\x00\ud800-\udfff]"
 
 Text: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_CHARACTER}*\Z", description="text")]
+DAY_S = 86_400
+
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
 HostName: TypeAlias = Annotated[
     str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,253}\Z", description="a host name, without port")
@@ -48,10 +50,11 @@ ModuleName: TypeAlias = Annotated[
 VariableName: TypeAlias = Annotated[
     str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", description="the name of an environment variable, without value")
 ]
+RetryBase: TypeAlias = Annotated[float, Meta(ge=0, le=DAY_S)]
+RetryCap: TypeAlias = Annotated[float, Meta(ge=0, le=7 * DAY_S)]
+LeaseTtl: TypeAlias = Annotated[int, Meta(ge=1, le=DAY_S)]
 TaskRun: TypeAlias = Literal["python", "command", "openai", "mock", "external"]
 Scope: TypeAlias = Literal["client", "worker", "admin"]
-
-DAY_S = 86_400
 
 #: The path of an option: ("server", "port"), ("queues", "default", "slots").
 Key: TypeAlias = tuple[str, ...]
@@ -197,7 +200,10 @@ class Task(Section, frozen=True, kw_only=True):
     env: tuple[VariableName, ...] = ()
     #: command: where it starts; empty: in a temporary directory of its own.
     cwd: Text = ""
-    #: command: address space of each of its processes; 0: as much as jobd may have.
+    #: python with `isolate`: jobs after which another process takes over; 0: however many.
+    recycle_jobs: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    #: command: address space of each of its processes. python with `isolate`: a process that is larger after a job,
+    #: as resident memory, is replaced. 0: as much as jobd may have.
     memory_mb: Annotated[int, Meta(ge=0, le=16_777_216)] = 0
     #: command: processes and threads that it may add to those of jobd's user; 0: as many as the user may have.
     max_processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -227,11 +233,30 @@ class Task(Section, frozen=True, kw_only=True):
     timeout_s: Annotated[float, Meta(gt=0, le=30 * DAY_S)] = 3600
     #: None: `retry.max_attempts`.
     max_attempts: Attempts | None = None
+    #: None: `retry.base_s` and `retry.cap_s`.
+    retry_base_s: RetryBase | None = None
+    retry_cap_s: RetryCap | None = None
+    #: How long a worker may be silent that runs one of its jobs; None: `leases.ttl_s`. The lease is renewed every
+    #: `leases.heartbeat_s`, or three times in this time if that is more often.
+    lease_ttl_s: LeaseTtl | None = None
+
+
+class GateCommand(Section, frozen=True, kw_only=True):
+    #: The program and its arguments; no shell reads them. It gets the output on stdin and passes it with exit code 0.
+    argv: Annotated[tuple[Text, ...], Meta(min_length=1)]
+    #: One that runs longer is ended, and the output has failed.
+    timeout_s: Annotated[float, Meta(gt=0, le=DAY_S)] = 60
 
 
 class Tickets(Section, frozen=True, kw_only=True):
+    #: Whether this node runs the ticket pollers.
+    enabled: bool = True
     #: Pause of each ticket poller between two looks.
     poll_s: Annotated[float, Meta(gt=0, le=3600)] = 1
+    #: Whether the author of a ticket is refused as the one who approves it.
+    four_eyes: Annotated[bool, Meta(extra=RELOAD)] = False
+    #: Programs that a ticket may name as a gate.
+    gates: dict[str, GateCommand] = msgspec.field(default_factory=dict)
 
 
 class Log(Section, frozen=True, kw_only=True):
@@ -314,9 +339,18 @@ def broken_rules(config: Config) -> Iterator[BrokenRule]:
         yield BrokenRule((("auth", "tokens"),), f"auth.tokens must have different names (got {name} more than once)")
     for name, task in config.tasks.items():
         yield from _broken_task_rules(name, task, config.queues)
+        yield from _broken_retry_rules(name, task, retry)
+    for name, gate in config.tickets.gates.items():
+        program = gate.argv[0]
+        if not program or ("/" in program and not program.startswith("/")):
+            yield BrokenRule(
+                (("tickets", "gates", name, "argv"),),
+                f"tickets.gates.{name}.argv must begin with an absolute path, or a name to find in PATH"
+                f" (got {json.dumps(program)})",
+            )
 
 
-_COMMAND_SETTINGS = ("argv", "env", "cwd", "memory_mb", "max_processes", "max_output_mb", "kill_after_s")
+_COMMAND_SETTINGS = ("argv", "env", "cwd", "max_processes", "max_output_mb", "kill_after_s")
 #: Settings that only one way of running reads; elsewhere they would be believed and do nothing.
 _ONLY_FOR: dict[str, TaskRun] = {
     **dict.fromkeys(("handler", "isolate"), "python"),
@@ -335,6 +369,10 @@ def _broken_task_rules(name: str, task: Task, queues: Mapping[str, Queue]) -> It
     for setting, run in _ONLY_FOR.items():
         if getattr(task, setting) != getattr(_PLAIN_TASK, setting) and task.run != run:
             yield rule(setting, f'is only for run = "{run}" (tasks.{name}.run is "{task.run}")')
+    if task.recycle_jobs and not task.isolate:
+        yield rule("recycle_jobs", "is only for isolate = true")
+    if task.memory_mb and not (task.run == "command" or task.isolate):
+        yield rule("memory_mb", f'is only for run = "command" and isolate = true (tasks.{name}.run is "{task.run}")')
     if task.run == "python" and not _is_handler(task.handler):
         yield rule("handler", f'must be "pkg.mod:func" when run = "python" (got {json.dumps(task.handler)})')
     if task.run == "command" and not (task.argv and task.argv[0]):
@@ -358,6 +396,21 @@ def _broken_task_rules(name: str, task: Task, queues: Mapping[str, Queue]) -> It
             (("tasks", name, "queue"),),
             f"tasks.{name}.queue must be one of {', '.join(queues)} (got {json.dumps(task.queue)})",
         )
+
+
+def _broken_retry_rules(name: str, task: Task, retry: Retry) -> Iterator[BrokenRule]:
+    """Each side may be the task's own or everybody's."""
+    if task.retry_base_s is None and task.retry_cap_s is None:
+        return
+    own = (("tasks", name, "retry_base_s"), ("tasks", name, "retry_cap_s"))
+    base_key, base_s = ("retry.base_s", retry.base_s) if task.retry_base_s is None else (_of(own[0]), task.retry_base_s)
+    cap_key, cap_s = ("retry.cap_s", retry.cap_s) if task.retry_cap_s is None else (_of(own[1]), task.retry_cap_s)
+    if cap_s < base_s:
+        yield BrokenRule(own, f"{cap_key} must be at least {base_key} (got {cap_s:.9g} and {base_s:.9g})")
+
+
+def _of(key: Key) -> str:
+    return ".".join(key)
 
 
 def _broken_command_rules(task: Task) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jobd.config import NAME_PATTERN, Config, Key, Loaded, broken_rules
-from jobd.config_options import Option, expectation, is_list, is_marked, narrow, options, value_at
+from jobd.config_options import NAMED, Option, expectation, is_list, is_marked, narrow, options, value_at
 from jobd.config_show import cut, literal, quoted
 from jobd.errors import ConfigError
 from jobd.masking import masked_url
@@ -71,8 +71,8 @@ def load(
     path = _path_to_read(file, variables.pop("JOBD_CONFIG", ""), search)
     document, is_exposed = ({}, False) if path is None else _read(path)
 
-    queues, tasks = _names(document, "queues", path), _names(document, "tasks", path)
-    known = options({**Config().queues, **dict.fromkeys(queues)}, {**Config().tasks, **dict.fromkeys(tasks)})
+    queues, tasks, gates = (_names(document, section, path) for section in NAMED)
+    known = options({**Config().queues, **dict.fromkeys(queues)}, {**Config().tasks, **dict.fromkeys(tasks)}, gates)
     values, origins = _defaults(known, tasks), dict.fromkeys(known, "default")
     for given in (
         *_from_file(document, known, path, is_exposed),
@@ -125,13 +125,15 @@ def _read(path: Path) -> tuple[dict[str, Any], bool]:
         raise _error(str(path), f"not valid TOML: {error}") from error
 
 
-def _names(document: Mapping[str, Any], section: str, path: Path | None) -> list[str]:
-    """The queues or tasks that the file has. That each is a table is checked later, with all other tables."""
-    entries = document.get(section)
+def _names(document: Mapping[str, Any], section: Key, path: Path | None) -> list[str]:
+    """The queues, tasks or gates that the file has. That each is a table is checked later, with all other tables."""
+    entries: Any = document
+    for step in section:
+        entries = entries.get(step) if isinstance(entries, dict) else None
     names = list(entries) if isinstance(entries, dict) else []
     for name in names:
         if not re.fullmatch(NAME_PATTERN, name):
-            raise _error(str(path), f"{_shown_key((section, name))}: a name is 1 to 64 of a-z 0-9 _ . -")
+            raise _error(str(path), f"{_shown_key((*section, name))}: a name is 1 to 64 of a-z 0-9 _ . -")
     return names
 
 

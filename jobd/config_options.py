@@ -41,18 +41,22 @@ class Option(NamedTuple):
         return ".".join(self.key)
 
 
-def options(queues: Iterable[str], tasks: Iterable[str]) -> dict[Key, Option]:
-    """Every option there is when these queues and tasks exist, in the order of declaration."""
-    found = _options((), Config, {"queues": tuple(queues), "tasks": tuple(tasks)})
+#: Tables whose entries the file names, one table each.
+NAMED: tuple[Key, ...] = (("queues",), ("tasks",), ("tickets", "gates"))
+
+
+def options(queues: Iterable[str], tasks: Iterable[str], gates: Iterable[str] = ()) -> dict[Key, Option]:
+    """Every option there is when these queues, tasks and gates exist, in the order of declaration."""
+    found = _options((), Config, dict(zip(NAMED, (tuple(queues), tuple(tasks), tuple(gates)), strict=True)))
     return {option.key: option for option in found}
 
 
-def _options(prefix: Key, struct: type[msgspec.Struct], names: Mapping[str, Iterable[str]]) -> Iterator[Option]:
+def _options(prefix: Key, struct: type[msgspec.Struct], names: Mapping[Key, Iterable[str]]) -> Iterator[Option]:
     for field in msgspec.structs.fields(struct):
         key = (*prefix, field.name)
-        if key in {("queues",), ("tasks",)}:
+        if key in names:
             entry = get_args(field.type)[1]
-            for name in names[field.name]:
+            for name in names[key]:
                 yield from _options((*key, name), entry, names)
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _options(key, field.type, names)

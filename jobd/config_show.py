@@ -28,7 +28,7 @@ def rows(loaded: Loaded) -> list[Row]:
     config = loaded.config
     return [
         Row(option.dotted, _shown(value_at(config, option.key), option.kind), loaded.origins[option.dotted])
-        for option in options(config.queues, config.tasks).values()
+        for option in options(config.queues, config.tasks, config.tickets.gates).values()
     ]
 
 
@@ -50,7 +50,8 @@ class Change(NamedTuple):
 def changes(old: Config, new: Config) -> list[Change]:
     """What a reload would change, in the order of declaration."""
     found = []
-    for option in options({**old.queues, **new.queues}, {**old.tasks, **new.tasks}).values():
+    gates = {**old.tickets.gates, **new.tickets.gates}
+    for option in options({**old.queues, **new.queues}, {**old.tasks, **new.tasks}, gates).values():
         before, after = value_at(old, option.key), value_at(new, option.key)
         if before != after:
             is_reloadable = is_marked(option.kind, "reload")

@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from jobd.api.guard import Guard
 from jobd.api.mirror import KeyMirror
 from jobd.api.services import Services
 from jobd.api.storm import Storm
+from jobd.backup.keep import Keeper
 from jobd.bell import Bell
 from jobd.config import Config
 from jobd.datadir import Addresses, DataDir
@@ -37,7 +37,7 @@ from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway
 from jobd.services.janitor import Janitor
-from jobd.services.lease_guard import LeaseGuard
+from jobd.services.lease_guard import LeaseGuard, PostgresLine
 from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.listen import (
@@ -54,11 +54,17 @@ from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
 from jobd.services.slots import Slots
 from jobd.services.tailer import Tailer
+from jobd.services.ticket_claims import OwnerNames
+from jobd.services.ticket_gate import Gate
+from jobd.services.ticket_runner import Runner
+from jobd.services.ticket_tailer import TicketTailer
+from jobd.services.tickets import Readiness, Scheduler
 from jobd.services.token_watch import TokenWatch
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
-from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor
+from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.tasks.registry import make_runners, with_declared_tasks
+from jobd.tickets.desk import Bells, Desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,14 +139,22 @@ class Daemon:
         embedded = {spec.name for spec in tree}
         database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
         bell = Bell()
-        engine = Engine(database, lambda: self._config, bell.ring)
+        bells = Bells()
+
+        def on_commit() -> None:
+            bell.ring()
+            bells.job_committed()
+
+        engine = Engine(database, lambda: self._config, on_commit)
         leases = LeaseKeeper(engine, lambda: self._config)
         engine.on_cancel_requested = leases.cancel
-        reaper = Reaper(database, lambda: self._config, bell.ring, self._owners)
+        reaper = Reaper(database, lambda: self._config, on_commit, self._owners)
         dispatcher = Dispatcher(engine, database, transport, self._incarnation, lambda: self._config)
         doorkeeper = Doorkeeper(lambda: self._config, is_loopback=is_loopback(listener))
         tailer = Tailer(database, transport)
         results = Results(data_dir.path, lambda: self._config)
+        desk = Desk(database, lambda: self._config, bells)
+        ticket_tailer = TicketTailer(desk, bells)
         services = Services(
             supervisor=self._supervisor,
             config=lambda: self._config,
@@ -155,12 +169,15 @@ class Daemon:
             disk=Disk(data_dir.free_bytes, lambda: self._config),
             storm=Storm(),
             results=results,
+            tickets=desk,
+            ticket_tailer=ticket_tailer,
+            runners=self._runners,
         )
         return [
             *tree,
             Spec(
                 name="store",
-                service=StoreLink(database, config.postgres.pool_size),
+                service=StoreLink(database, config.postgres.pool_size, Keeper(data_dir, config, _tell_backup).keep),
                 phase=Phase.FLUSH,
                 needs=tuple(embedded & {"postgres"}),
             ),
@@ -189,7 +206,7 @@ class Daemon:
             Spec(name="leases", service=leases, phase=Phase.FLUSH),
             Spec(
                 name="lease_guard",
-                service=LeaseGuard(where.DATABASE_URL, leases, lambda: self._config),
+                service=LeaseGuard(PostgresLine(where.DATABASE_URL), leases, lambda: self._config),
                 phase=Phase.FLUSH,
                 needed=False,
             ),
@@ -210,6 +227,8 @@ class Daemon:
                 phase=Phase.FLUSH,
                 needs=("store",),
             ),
+            *self._ticket_pollers(database, engine, results, bells),
+            Spec(name="ticket_tailer", service=ticket_tailer, phase=Phase.FLUSH, needed=False, needs=("store",)),
             Spec(name="gateway", service=self._gateway(services, listener), phase=Phase.EDGE),
         ]
 
@@ -224,6 +243,22 @@ class Daemon:
             owner_id=self._owners.owner_id,
             results=results,
         )
+
+    def _ticket_pollers(self, database: Database, engine: Engine, results: Results, bells: Bells) -> list[Spec]:
+        if not self._config.tickets.enabled:
+            return []
+        common = database, lambda: self._config, bells
+        owners = OwnerNames(self._owners.owner_id, tuple(self._owners.dead()))
+        pollers = (
+            Readiness(*common),
+            Scheduler(*common, owners),
+            Runner(*common, owners, engine, results),
+            Gate(*common, owners, self._data_dir.path),
+        )
+        return [
+            Spec(name=f"ticket_{poller.name}", service=poller, phase=Phase.INTAKE, needed=False, needs=("store",))
+            for poller in pollers
+        ]
 
     def _gateway(self, services: Services, listener: socket.socket) -> Gateway:
         public = [endpoint.path for endpoint in ENDPOINTS if endpoint.scope == "public"]
@@ -248,7 +283,7 @@ class Daemon:
                     continue
                 if not signalled:
                     log.info("%s: draining for up to %g s", number.name, self._config.drain_s)
-                    _exit_in_any_case(self._config.drain_s + FLUSH_S + SERVER_STOP_S + 0.5)
+                    exit_in_any_case(self._config.drain_s + FLUSH_S + SERVER_STOP_S + 0.5)
                 signalled.append(number)
                 self._supervisor.stop()
 
@@ -271,6 +306,11 @@ class Daemon:
         logs.set_level(self._config.log.level)
 
 
+def _tell_backup(text: str) -> None:
+    """A backup may take longer than systemd waits for a start: as long as it gets on, there is another minute."""
+    Notifier(os.environ).send("EXTEND_TIMEOUT_USEC=60000000", f"STATUS=backing up before a migration, {text}")
+
+
 def reloaded(old: Config, new: Config) -> Config:
     """`old` with what may change in a running daemon taken from `new`; those keys are all `key` or `section.key`."""
     mixed, fresh = msgspec.to_builtins(old), msgspec.to_builtins(new)
@@ -280,15 +320,3 @@ def reloaded(old: Config, new: Config) -> Config:
             into, out_of = (mixed[section], fresh[section]) if section else (mixed, fresh)
             into[key] = out_of[key]
     return msgspec.convert(mixed, Config)
-
-
-def _exit_in_any_case(after_s: float) -> None:
-    """A handler that blocks the loop must not keep the machine from shutting down; the servers are found by lock."""
-
-    def leave() -> None:
-        log.critical("did not stop within %.1f s; leaving", after_s)
-        os._exit(70)
-
-    timer = threading.Timer(after_s, leave)
-    timer.daemon = True
-    timer.start()

@@ -7,6 +7,8 @@
     postgres/          0700, the servers': the cluster            postgres.lock, valkey.lock: see locks.py
     results/           0700: results too large for their rows, see results.py
     attempts/          0700: a folder for each command that runs, see tasks/workdir.py
+    backups/           0700: automatic backups, see backup/keep.py
+    restoring/         0700: a restore under way, or one that was cut short, see backup/staging.py
     servers/           copies of the server programs, only where the servers' account cannot reach the installed ones
 
 The directory is 0700. Started by root it is 0710 with the servers' group, so that they can reach their own folders.
@@ -42,6 +44,7 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp")
 #: A new cluster with its first WAL takes about 80 MiB; a warm start wants room for two WAL segments.
 FIRST_START_BYTES = 160 << 20
 WARM_START_BYTES = 48 << 20
+RESTORING = "restoring"
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,8 @@ class DataDir:
         except OSError as error:
             raise _refused(self.path, f"cannot be made: {error.strerror}") from error
         self._held.append(self._take_lock())
+        self._check_restore()  # once more, now that nobody else is at it
+        shutil.rmtree(self.path / RESTORING, ignore_errors=True)
         self._set_mode()
         self._make_run()
         self._keep_run()
@@ -98,6 +103,8 @@ class DataDir:
         if self.is_ours():
             if stat.S_IMODE(info.st_mode) & ~self._mode():
                 raise _refused(self.path, f"is open to others (mode {stat.S_IMODE(info.st_mode):04o}); chmod 0700 it")
+            if (self.path / RESTORING).exists() and not self.is_running():
+                self._check_restore()
         elif any(self.path.iterdir()):
             raise _refused(self.path, "has files in it that are not jobd's; name an empty or new directory")
 
@@ -196,6 +203,11 @@ class DataDir:
         nearest = next(folder for folder in self.path.parents if folder.exists())
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
             raise _refused(self.path, f"cannot be made: {nearest} is not writable")
+
+    def _check_restore(self) -> None:
+        """The cluster comes last: with it the restore has happened, and what else there is of it can go."""
+        if (self.path / RESTORING).exists() and not self.cluster.exists():
+            raise _refused(self.path, "has a restore in it that was cut short; run jobd restore again")
 
     def _check_space(self) -> None:
         needed = WARM_START_BYTES if (self.cluster / "PG_VERSION").exists() else FIRST_START_BYTES

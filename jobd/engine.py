@@ -23,7 +23,6 @@ import asyncpg
 from jobd.batch import Batcher, NotApplied
 from jobd.errors import ServerDown
 from jobd.job.model import CancelRequested
-from jobd.job.retry import RetryPolicy
 from jobd.lifecycle import events, read_back
 from jobd.lifecycle.cancel import CancelAnswer, cancel
 from jobd.lifecycle.claim import Ask, ClaimAnswer, ClaimedJob, claim, poll_claim
@@ -35,6 +34,7 @@ from jobd.lifecycle.read import pause_queue
 from jobd.lifecycle.redrive import redrive, redrive_once
 from jobd.lifecycle.release import release
 from jobd.store.postgres import is_broken_line, translated
+from jobd.task_settings import lease_ttls, retry_policies, retry_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -91,9 +91,16 @@ class Engine:
 
     async def poll_claim(self, queues: Sequence[str], owner_id: str, most: int) -> list[ClaimedJob]:
         """Claim without messages. After `ServerDown` a claim may stand that nobody knows of; it ends with its lease."""
-        database, ttl_s = await self._open(), self._config().leases.ttl_s
+        database, config = await self._open(), self._config()
         with translated(database.url):
-            claimed = await poll_claim(database.pool, queues, owner_id=owner_id, most=most, ttl_s=ttl_s)
+            claimed = await poll_claim(
+                database.pool,
+                queues,
+                owner_id=owner_id,
+                most=most,
+                ttl_s=config.leases.ttl_s,
+                task_ttls=lease_ttls(config),
+            )
         if claimed:
             self._on_commit()
         return claimed
@@ -227,7 +234,8 @@ class Engine:
         return [Created(job.id) if job.id in there else NotApplied() for job in jobs]
 
     async def _flush_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer]:
-        return await claim((await self._open()).pool, asks, ttl_s=self._config().leases.ttl_s)
+        database, config = await self._open(), self._config()
+        return await claim(database.pool, asks, ttl_s=config.leases.ttl_s, task_ttls=lease_ttls(config))
 
     async def _read_back_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer | NotApplied]:
         """An owner may hold the job by an earlier message: only what this very message brought is this claim's."""
@@ -245,9 +253,8 @@ class Engine:
         return await complete((await self._open()).pool, reports)
 
     async def _flush_fails(self, reports: Sequence[Failure]) -> Sequence[Ended | Refusal]:
-        retry = self._config().retry
-        policy = RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s)
-        return await fail((await self._open()).pool, reports, policy=policy)
+        database, config = await self._open(), self._config()
+        return await fail(database.pool, reports, policy=retry_policy(config), task_policies=retry_policies(config))
 
     async def _flush_tellings(self, tellings: Sequence[Telling]) -> Sequence[events.Answer]:
         return await events.append_events((await self._open()).pool, tellings)

@@ -9,7 +9,10 @@
     │   ├── ServerMissing  72   an embedded server's program is missing or cannot run
     │   ├── DataDirRefused 73   the data directory cannot be used
     │   ├── DiskFull       74   too little space to start
-    │   └── AlreadyRunning 75   another jobd holds the data directory
+    │   ├── AlreadyRunning 75   another jobd holds the data directory
+    │   └── TokenRefused   77   the jobd that was called does not let this worker in
+    ├── BackupRefused      65   a file is no backup, or not a whole one
+    ├── FileRefused        73   a backup cannot be written there
     ├── GaveUp             70   a service kept failing
     ├── ServerFailed       70   an embedded server ended or would not start
     └── ServerDown         69   a configured server does not answer; it may come back, so nobody gives up on it
@@ -74,6 +77,21 @@ class DiskFull(StartRefused):
 class AlreadyRunning(StartRefused):
     code = "already_running"
     exit_code = 75
+
+
+class BackupRefused(JobdError):
+    code = "backup_refused"
+    exit_code = 65
+
+
+class FileRefused(JobdError):
+    code = "file_refused"
+    exit_code = 73
+
+
+class TokenRefused(StartRefused):
+    code = "token_refused"
+    exit_code = 77
 
 
 class GaveUp(JobdError):

@@ -10,6 +10,7 @@ import anyio
 import asyncpg
 
 from jobd.account import server_account
+from jobd.backup.keep import Keeper
 from jobd.datadir import DataDir
 from jobd.notify import Notifier
 from jobd.service import Phase, Spec
@@ -22,13 +23,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from jobd.config import Config
+    from jobd.store.migrate import BeforeMigration
     from jobd.store.postgres import Connection
 
 
-async def bring_up_to_date(config: Config, only_check: bool) -> list[Migration]:
-    """Apply the pending migrations, or with `only_check` just name them."""
+async def bring_up_to_date(config: Config, only_check: bool, with_backup: bool = True) -> list[Migration]:
+    """Apply the pending migrations, after a backup of what is there; or with `only_check` just name them."""
     async with connected(config) as connection:
-        return await (pending_migrations if only_check else migrate)(connection)
+        if only_check:
+            return await pending_migrations(connection)
+        return await migrate(connection, keeper(config) if with_backup else None)
+
+
+def keeper(config: Config) -> BeforeMigration:
+    return Keeper(DataDir(Path(config.data_dir), server_account()), config).keep
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -311,3 +313,15 @@ def _in_order_of_need(tree: Sequence[Spec]) -> list[Spec]:
             raise ValueError(f"services need each other or something unknown: {', '.join(left)}")
         ordered.append(left.pop(free[0].name))
     return ordered
+
+
+def exit_in_any_case(after_s: float) -> None:
+    """A handler that blocks the loop must not keep the machine from shutting down; the servers are found by lock."""
+
+    def leave() -> None:
+        log.critical("did not stop within %.1f s; leaving", after_s)
+        os._exit(70)
+
+    timer = threading.Timer(after_s, leave)
+    timer.daemon = True
+    timer.start()

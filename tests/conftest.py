@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
 #: No slots: nothing takes a job away from the test that sent it. Who claims by queue uses `told` and leaves it empty.
+#: Nobody works on tickets either, so they stay where they are put.
 NOBODY_WORKS = """
 [queues.default]
 slots = 0
@@ -26,12 +27,16 @@ slots = 0
 slots = 0
 [queues.told]
 slots = 0
+[tickets]
+enabled = false
 """
 
 
 #: What these show does not depend on the version of Python.
 ONCE = (
     "lifecycle/",
+    "tickets/",
+    "contract/test_ticket_protocol.py",
     "tickets/",
     "packaging/",
     "services/test_redis_chaos.py",
@@ -48,6 +53,7 @@ ONCE = (
     "api/test_results.py",
     "api/test_scopes.py",
     "api/test_secrets.py",
+    "api/test_tasks.py",
     "api/test_tokens.py",
     "api/test_worker_",
     "daemon/test_backup.py",

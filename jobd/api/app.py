@@ -16,8 +16,14 @@ from jobd.api import (
     queues,
     reports,
     result,
+    schemas,
+    tasks,
+    ticket_decisions,
+    ticket_events,
+    tickets,
     worker,
     worker_events,
+    workers,
 )
 from jobd.api.descriptions import with_descriptions
 from jobd.api.endpoint import Endpoint, routes
@@ -36,7 +42,13 @@ ENDPOINTS: tuple[Endpoint, ...] = with_descriptions(
         *result.ENDPOINTS,
         *events.ENDPOINTS,
         *queues.ENDPOINTS,
+        *tasks.ENDPOINTS,
+        *workers.ENDPOINTS,
         *dead_letters.ENDPOINTS,
+        *tickets.ENDPOINTS,
+        *ticket_decisions.ENDPOINTS,
+        *ticket_events.ENDPOINTS,
+        *schemas.ENDPOINTS,
         *health.ENDPOINTS,
     )
 )

@@ -45,12 +45,14 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
+#: What stands for the newest event: `hello` names it, for whoever has to come back.
+NOW = "now"
 LIFECYCLE = ("queued", "running", "done", "error", "canceled", "cancel_requested")
 
 JOB_PARAMETERS = (
     JOB_ID,
-    Parameter("after", str, "The id of the last event that is known; as Last-Event-ID."),
-    Parameter("Last-Event-ID", str, "The id of the last event that is known.", "header"),
+    Parameter("after", str, "The id of the last event that is known, or `now`; as Last-Event-ID."),
+    Parameter("Last-Event-ID", str, "The id of the last event that is known; `now`: of the newest.", "header"),
 )
 ALL_PARAMETERS = (
     Parameter("task", str, "Only jobs of this task."),
@@ -84,12 +86,16 @@ class EventStream:
 async def job_events(call: Call) -> Any:
     job_id = job_id_in(call.request.path_params["id"])
     after = _cursor_of(call.request)
-    record = await _record(call, job_id, after)
+    record = await _record(call, job_id, after or START)
+    if after is None:
+        while record.is_cut and record.open_n is None:  # it ended so long ago that there is more to pass over
+            record = await _record(call, job_id, newest(record))
+        after = newest(record)
     return EventStream(call.request, _events_of(call, job_id, after, record))
 
 
 async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) -> AsyncIterator[bytes]:
-    yield _part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
+    yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
     tailer = call.services.tailer
     with tailer.reading(job_id, after) as reader:
         while True:
@@ -117,14 +123,17 @@ async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:
     raise ApiError("cursor_ahead", f"job {job_id} has no event {after} yet, its newest is {last}; start without one")
 
 
-def _cursor_of(request: Request) -> Cursor:
+def _cursor_of(request: Request) -> Cursor | None:
+    """None: that of the newest event."""
     said = request.headers.getlist("last-event-id")
     said += read_query(request, JOB_PARAMETERS).values()
     if not said or said == [""]:
         return START
     cursor = read_cursor(said[0])
-    if cursor is None or len(set(said)) > 1:
-        raise ApiError("bad_cursor", "Last-Event-ID (or after) must be the id of an event, like 1-0; or be left out")
+    if (cursor is None and said[0] != NOW) or len(set(said)) > 1:
+        raise ApiError(
+            "bad_cursor", f"Last-Event-ID (or after) must be the id of an event, like 1-0, or {NOW}; or be left out"
+        )
     return cursor
 
 
@@ -136,7 +145,7 @@ async def all_events(call: Call) -> Any:
 
 
 async def _all_events(call: Call, filters: dict[str, str]) -> AsyncIterator[bytes]:
-    yield _part("hello", {"filters": filters}, retry=True)
+    yield event_part("hello", {"filters": filters}, retry=True)
     with call.services.tailer.listening() as listener:
         while not listener.is_over:
             notes = await listener.next(HEARTBEAT_S)
@@ -150,8 +159,8 @@ def _fits(note: Note, filters: dict[str, str]) -> bool:
 
 def _note_part(note: Note) -> bytes:
     if note.type == "gap":
-        return _part("gap", {"ts": note.ts})
-    return _part(
+        return event_part("gap", {"ts": note.ts})
+    return event_part(
         note.type,
         {
             "job_id": str(note.job_id),
@@ -167,7 +176,8 @@ def _note_part(note: Note) -> bytes:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def _part(kind: str, data: object, *, retry: bool = False) -> bytes:
+def event_part(kind: str, data: object, *, retry: bool = False) -> bytes:
+    """One event without an id; `retry` tells the client how soon to come back."""
     hint = b"retry: %d\n" % RETRY_MS if retry else b""
     return hint + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
 

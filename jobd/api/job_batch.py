@@ -86,7 +86,8 @@ async def _new_jobs(call: Call, items: Sequence[bytes], whole: IdempotencyKey | 
         if index % STRETCH == STRETCH - 1:
             await checkpoint()
         try:
-            jobs.append(new_job(item, config, None if whole is None else _part(whole, index)))
+            key = None if whole is None else _part(whole, index)
+            jobs.append(new_job(item, config, key, call.services.runners))
         except (ApiError, BadPayload) as error:
             detail = error.detail if isinstance(error, ApiError) else str(error)
             raise ApiError(error.code, f"item {index}: {detail}; nothing was accepted", index=index) from None

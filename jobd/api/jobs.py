@@ -74,7 +74,7 @@ async def submit_job(call: Call) -> Response:
     services.disk.check()
     key = key_in(call)
     body = await read_bytes(call.request, body_limit(config))
-    job = new_job(body, config, None if key is None else booked(call, key, "/v1/jobs", body))
+    job = new_job(body, config, None if key is None else booked(call, key, "/v1/jobs", body), services.runners)
     answer = await services.engine.enqueue(job)
     if isinstance(answer, KeyMismatch):
         raise key_mismatch()
@@ -199,7 +199,7 @@ async def retry_job(call: Call) -> Response:
 
 SUBMIT_PROBLEMS = (
     "disk_low",
-    *("too_large", "not_canonical", "unknown_task", "unknown_queue"),
+    *("too_large", "not_canonical", "unknown_task", "unknown_queue", "invalid_payload", "wrong_queue"),
     *("bad_idempotency_key", "idempotency_mismatch", "queue_full", "gone_job"),
 )
 MISSING = ("unknown_job", "gone_job")

@@ -16,6 +16,7 @@ from starlette.routing import Match, Route
 from jobd.batch import Closed, OutcomeUnknown, QueueFull
 from jobd.errors import ServerDown
 from jobd.payload import BadPayload
+from jobd.tickets.errors import TicketRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,33 +56,44 @@ class Kind(NamedTuple):
 #: Every code that an answer can carry. A code stays what it is for ever; a new cause gets a new code.
 CATALOGUE: dict[str, Kind] = {
     "already_final": Kind(409, "The job has ended; a final job never changes."),
+    "bad_gate": Kind(422, "A gate of the ticket can never be evaluated; the detail says which and why."),
     "bad_idempotency_key": Kind(400, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."),
     "bad_cursor": Kind(400, "The cursor of an event stream is not the id of an event."),
     "bad_payload": Kind(400, "The JSON cannot be taken; the detail says why."),
     "bad_request": Kind(400, "The request is not well formed; the detail says where."),
+    "bad_schema": Kind(422, "The JSON schema of a gate does not compile; the detail says why."),
+    "blocker_cycle": Kind(422, "`blocked_on` would make tickets wait for each other for ever."),
     "body_timeout": Kind(408, "The body came too slowly or stopped coming; send it again."),
     "body_too_large": Kind(413, "The body is larger than this call takes."),
     "bom": Kind(400, "The JSON begins with a byte order mark; send it without."),
-    "cursor_ahead": Kind(409, "The cursor is ahead of everything that has happened; it belongs to another job."),
+    "cursor_ahead": Kind(
+        409, "The cursor is ahead of everything that has happened; it belongs to another job or ticket."
+    ),
     "disk_low": Kind(503, "Too little disk space is left for new jobs; running ones can still finish."),
     "duplicate_key": Kind(400, "An object has the same key twice, which parsers read differently."),
     "forbidden": Kind(403, "The token is good but lacks the scope or the queue that this call needs."),
     "foreign_origin": Kind(403, "A web page of another site sent this; jobd takes writes from its own pages only."),
+    "four_eyes": Kind(403, "The author of the ticket may not decide this alone (tickets.four_eyes); ask another."),
     "gone_job": Kind(410, "The job has finished and retention has deleted it."),
     "headers_too_large": Kind(431, "The headers have more than 16 KB or there are more than 100; send fewer."),
     "http_version": Kind(505, "Only HTTP/1.1 and 1.0 are spoken here."),
     "idempotency_mismatch": Kind(422, "The Idempotency-Key was sent before with another body."),
+    "illegal_transition": Kind(409, "The ticket does not stand where this decision applies; the detail says where."),
     "internal": Kind(500, "A fault of jobd; its log says what. Report it."),
     "invalid": Kind(422, "A field is missing, unknown, of the wrong type or out of range; the detail names it."),
+    "invalid_payload": Kind(422, "The payload does not fit its task; `/v1/tasks` has the schema."),
     "key_too_long": Kind(422, "A key of an object has more than 4 096 characters."),
     "method_not_allowed": Kind(405, "The path is there, but not with this method; see the Allow header."),
     "nan": Kind(400, "NaN and Infinity are not JSON."),
     "no_result": Kind(404, "The job has no result, or not yet; the detail says where it stands."),
+    "no_sign_off": Kind(409, "The ticket waits for no sign-off."),
     "no_such_queue": Kind(404, "There is no queue of this name in the configuration."),
+    "no_such_task": Kind(404, "There is no task of this name in the configuration."),
     "not_canonical": Kind(422, "`dedupe` cannot compare integers beyond 2^53; send them as strings."),
     "not_dead": Kind(409, "Only a job in error can be run again."),
     "not_found": Kind(404, "There is nothing at this path."),
     "not_json": Kind(400, "The body is not one JSON document."),
+    "not_new": Kind(409, "Only a NEW ticket can be edited."),
     "not_object": Kind(422, "A JSON object is needed here."),
     "not_utf8": Kind(400, "The body is not UTF-8."),
     "nul": Kind(422, "A string contains \\u0000, which cannot be stored."),
@@ -113,14 +125,21 @@ CATALOGUE: dict[str, Kind] = {
     "transfer_encoding": Kind(501, "Of all transfer encodings only chunked is understood."),
     "unauthorized": Kind(401, "No token, or none that is known; send `Authorization: Bearer ...`."),
     "unavailable": Kind(503, "The database is away or its answer was lost; try again after Retry-After seconds."),
+    "unknown_blocker": Kind(422, "`blocked_on` names a ticket that does not exist."),
+    "unknown_gate": Kind(422, "A gate names a command that is not configured (tickets.gates)."),
     "unknown_job": Kind(404, "There is no job with this id."),
     "unknown_queue": Kind(422, "The job names a queue that is not configured."),
+    "unknown_schema": Kind(404, "No schema of this name is published; `/v1/schemas` lists them."),
     "unknown_stream": Kind(422, "A claim names a stream that belongs to no configured queue."),
-    "unknown_task": Kind(422, "The job names a task that is not configured."),
+    "unknown_task": Kind(422, "The job or ticket names a task that is not configured."),
+    "unknown_ticket": Kind(404, "There is no ticket with this id."),
     "unsupported_media_type": Kind(415, "Send application/json in UTF-8, without a Content-Encoding."),
     "uri_too_long": Kind(414, "Path and query have more than 8 KB."),
     "wrong_host": Kind(
         421, "The Host header names a server that this one is not; add the name to server.allowed_hosts."
+    ),
+    "wrong_queue": Kind(
+        422, "The task is external, and the queue has slots, which would take its jobs and cannot run them."
     ),
 }
 
@@ -156,7 +175,7 @@ def problem_of(error: Exception, what: str) -> Response:
     """The answer to a request that ended with this error; `what` names the request in the log."""
     if isinstance(error, ApiError):
         return problem(error.code, error.detail, error.headers, error.index)
-    if isinstance(error, BadPayload):
+    if isinstance(error, BadPayload | TicketRefused):
         return problem(error.code, str(error))
     if isinstance(error, (ServerDown, Closed, OutcomeUnknown, QueueFull, TimeoutError)):
         log.warning("%s: %s (request %s)", what, error, REQUEST_ID.get())

@@ -1,4 +1,4 @@
-"""How an attempt ends, told by a worker over HTTP: complete or fail. The contract is in `wire/worker.py`.
+"""How an attempt ends, told by a worker over HTTP: complete, fail or release. The contract is in `wire/worker.py`.
 
 A report that is refused is an answer (200 with `ok` false), since the worker has to act on it. A problem document means
 that the report could not be read (the lease stands as it was: report something else) or that what came of it is not
@@ -25,6 +25,7 @@ from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, De
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
+from jobd.lifecycle.report import Held
 from jobd.lifecycle.waiting import statuses_of
 from jobd.masking import masked_text
 from jobd.payload import TooDeep, check_json
@@ -182,6 +183,29 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) * 4 <= most else text[:most].encode()[:most].decode(errors="ignore")
 
 
+# Release
+
+
+async def release(call: Call) -> Response:
+    report = await read_json(call.request, wire.ReleaseRequest, ENVELOPE_BYTES)
+    check_worker_id(report.worker_id)
+    lease_token = token_in(report.lease_token)
+    held = Held(job_id=report.job_id, attempt_id=report.attempt_id, lease_token=lease_token)
+    return json_answer(await _released(call, report.job_id, await call.services.engine.release(held)))
+
+
+async def _released(call: Call, job_id: UUID, answer: Requeued | Canceled | Refusal) -> wire.ReleaseAnswer:
+    if isinstance(answer, Requeued):
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=True)
+    if isinstance(answer, Canceled):
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=False, reason="canceled")
+    if isinstance(answer, AlreadyFinished):
+        if answer.outcome is AttemptOutcome.CANCELED:
+            return wire.ReleaseAnswer(ok=True, ack=True, requeued=False, reason="canceled", replay=True)
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=True, replay=True)
+    return wire.ReleaseAnswer(ok=False, ack=True, requeued=False, reason=await _reason(call, job_id, answer))
+
+
 # Refusals
 
 
@@ -208,5 +232,11 @@ ENDPOINTS = (
         "Report that an attempt failed",
         {200: wire.FailAnswer},
         body=wire.FailRequest,
+    ),
+    Endpoint(
+        *("POST", "/internal/worker/release", "worker", release),
+        "Hand a job back unfinished; the attempt is not charged",
+        {200: wire.ReleaseAnswer},
+        body=wire.ReleaseRequest,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jobd.api.auth import Doorkeeper
     from jobd.api.disk import Disk
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from jobd.results import Results
     from jobd.services.dispatcher import Dispatcher
     from jobd.services.tailer import Tailer
+    from jobd.services.ticket_tailer import TicketTailer
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
     from jobd.supervisor import Supervisor
+    from jobd.tasks.runner import Runner
+    from jobd.tickets.desk import Desk
 
 
 class Services(NamedTuple):
@@ -36,3 +39,7 @@ class Services(NamedTuple):
     disk: Disk
     storm: Storm
     results: Results
+    tickets: Desk
+    ticket_tailer: TicketTailer
+    #: The runner of each task that slots of this process run.
+    runners: Mapping[str, Runner]

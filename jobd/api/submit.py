@@ -20,6 +20,7 @@ from jobd.config import DAY_S
 from jobd.ids import new_id
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.payload import check_json
+from jobd.tasks.runner import TaskFailed
 from jobd.wire.gateway import MAX_AHEAD_S, Submit
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from jobd.api.endpoint import Call
     from jobd.config import Config
+    from jobd.tasks.runner import Runner
 
 #: What a body may hold beside the payload.
 BESIDE_PAYLOAD_BYTES = 16 * 1024
@@ -44,7 +46,7 @@ def body_limit(config: Config) -> int:
     return config.limits.payload_bytes + BESIDE_PAYLOAD_BYTES
 
 
-def new_job(raw: bytes, config: Config, key: IdempotencyKey | None = None) -> NewJob:
+def new_job(raw: bytes, config: Config, key: IdempotencyKey | None, runners: Mapping[str, Runner]) -> NewJob:
     """The job that this JSON object asks for; raises ApiError or BadPayload."""
     value = check_json(raw, body_limit(config))
     if type(value) is not dict:
@@ -58,6 +60,9 @@ def new_job(raw: bytes, config: Config, key: IdempotencyKey | None = None) -> Ne
     queue = task.queue if submit.queue is UNSET else submit.queue
     if queue not in config.queues:
         _refuse_name("unknown_queue", "queue", queue, config.queues)
+    if task.run == "external" and config.queues[queue].slots:
+        _refuse_queue(submit.task, queue, config)
+    _check_payload(submit.task, value["payload"], runners)
     return NewJob(
         id=new_id(),
         task=submit.task,
@@ -88,6 +93,30 @@ def _payload_text(submit: Submit, payload: object, limit: int) -> str:
 
 def _refuse_name(code: str, kind: str, name: str, known: Collection[str]) -> Any:
     raise ApiError(code, f"there is no {kind} {name}; this jobd has {', '.join(sorted(known))}")
+
+
+def _refuse_queue(task: str, queue: str, config: Config) -> None:
+    """A slot would take the job and fail it."""
+    raise ApiError(
+        "wrong_queue",
+        f"task {task} is external, and the {config.queues[queue].slots} slots of queue {queue} would take its jobs and"
+        f" cannot run them; leave queue out (it is {config.tasks[task].queue}) or name one with slots = 0",
+    )
+
+
+def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, Runner]) -> None:
+    """Refuse now what no attempt could take, if a runner of this process can tell."""
+    check = getattr(runners.get(task), "check", None)
+    if check is None:
+        return
+    try:
+        check(payload)
+    except TaskFailed as error:
+        raise ApiError(
+            "invalid_payload", f"payload does not fit task {task}: {error}; /v1/tasks/{task} has its schema"
+        ) from None
+    except Exception:  # a check of the handler's own broke; the attempt will tell
+        return
 
 
 def _run_after(at: datetime, delay_s: float) -> datetime:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import anyio
+import msgspec
 from msgspec import UNSET, Raw
 
 from jobd.api.body import read_json
@@ -20,6 +21,7 @@ from jobd.api.problems import ApiError
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
 from jobd.stream.keys import queue_of, stream_of
+from jobd.task_settings import heartbeat_s, lease_ttl_s
 from jobd.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -49,10 +51,15 @@ async def claim(call: Call) -> Response:
     check_worker_id(asked.worker_id)
     queues = _queues(call, asked.streams)
     wait_ms = min(asked.max_wait_ms, wire.MAX_WAIT_MS)
-    job = None if _is_draining(call) else await _wait_for_job(call, queues, asked.worker_id, wait_ms / 1000)
-    if job is None:
-        return json_answer(wire.ClaimAnswer(claimed=False, max_wait_ms=wait_ms))
-    return json_answer(_claimed(call, job, wait_ms))
+    most = 1 if asked.max_jobs is UNSET else asked.max_jobs
+    found: list[ClaimedJob] = []
+    if not _is_draining(call):
+        found = await _wait_for_jobs(call, queues, asked.worker_id, most, wait_ms / 1000)
+    jobs = [_claimed(call, job) for job in found]
+    if asked.max_jobs is not UNSET:
+        return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, jobs=jobs))
+    only = msgspec.structs.asdict(jobs[0]) if jobs else {}
+    return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, **only))
 
 
 def _queues(call: Call, streams: Sequence[str]) -> list[str]:
@@ -70,8 +77,10 @@ def _queues(call: Call, streams: Sequence[str]) -> list[str]:
     return list(queues)
 
 
-async def _wait_for_job(call: Call, queues: Sequence[str], owner_id: str, wait_s: float) -> ClaimedJob | None:
-    """A job, unless none comes or the caller hangs up; then whatever came is handed back uncharged."""
+async def _wait_for_jobs(
+    call: Call, queues: Sequence[str], owner_id: str, most: int, wait_s: float
+) -> list[ClaimedJob]:
+    """At most so many jobs, unless none comes or the caller hangs up; then whatever came is handed back uncharged."""
     jobs: list[ClaimedJob] = []
     hung_up = anyio.Event()
 
@@ -82,29 +91,27 @@ async def _wait_for_job(call: Call, queues: Sequence[str], owner_id: str, wait_s
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
-        jobs = await call.services.dispatcher.take(queues, owner_id, 1, max(wait_s, LOOK_S))
+        jobs = await call.services.dispatcher.take(queues, owner_id, most, max(wait_s, LOOK_S))
         tasks.cancel_scope.cancel()
     if hung_up.is_set():
         for job in jobs:
             held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
             await call.services.engine.release(held)
-        return None
-    return jobs[0] if jobs else None
+        return []
+    return jobs
 
 
-def _claimed(call: Call, job: ClaimedJob, wait_ms: int) -> wire.ClaimAnswer:
+def _claimed(call: Call, job: ClaimedJob) -> wire.ClaimedJob:
     leases = call.services.config().leases
-    return wire.ClaimAnswer(
-        claimed=True,
-        max_wait_ms=wait_ms,
+    return wire.ClaimedJob(
         job_id=job.job_id,
         attempt_id=job.attempt_id,
         lease_token=job.lease_token,
         stream=job.stream or stream_of(job.queue),
         message_id=job.message_id or "",
         payload=Raw(job.payload.encode()),
-        lease_ttl_seconds=leases.ttl_s,
-        heartbeat_interval_seconds=leases.heartbeat_s,
+        lease_ttl_seconds=int(lease_ttl_s(leases, job.lease_ttl_s)),
+        heartbeat_interval_seconds=heartbeat_s(leases, job.lease_ttl_s),
         task=job.task,
         attempt=job.attempt_no,
         max_attempts=job.max_attempts,
@@ -147,7 +154,7 @@ def _renewed(call: Call, beat: Beat, answer: Renewal | LeaseLost | Exception) ->
         lease_expires_at=renewal.lease_expires_at if renewal else None,
         cancel=renewal is not None and renewal.cancel_requested,
         quiet=_is_draining(call),
-        lease_ttl_seconds=call.services.config().leases.ttl_s,
+        lease_ttl_seconds=int(lease_ttl_s(call.services.config().leases, renewal.lease_ttl_s if renewal else None)),
         reason=UNSET if renewal else "lease_lost",
     )
 

@@ -30,3 +30,11 @@ without_specs AS (DELETE FROM job_specs USING mine WHERE job_specs.job_id = mine
 untold AS (DELETE FROM outbox USING mine WHERE outbox.job_ids[1] = mine.id),
 uncounted AS (DELETE FROM queue_counts WHERE queue = $1)
 SELECT count(*) FROM mine;
+
+-- name: bench_progress
+-- How many of these jobs are done, and the time from the first start to the last end so far.
+-- $1 job_ids uuid[]
+SELECT count(*) FILTER (WHERE status = 'done') AS done,
+       count(*) FILTER (WHERE status IN ('error', 'canceled')) AS ended_badly,
+       coalesce(extract(epoch FROM max(finished_at) - min(started_at)), 0)::float8 AS seconds
+FROM jobs WHERE id = ANY($1::uuid[]);

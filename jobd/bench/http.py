@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
@@ -143,14 +143,14 @@ async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> Re
     load_before = os.getloadavg()[0]
     found = []
     say("starting")
-    with floor_server() as floor, jobd_server() as server:
+    with floor_server() as floor, jobd_server() as served:
         await load(floor, SINGLE, 0.2)  # warm up
-        await load(server, SINGLE, 0.2)
+        await load(served.address, SINGLE, 0.2)
         for number in range(1, rounds + 1):
             say(f"round {number} of {rounds}")
             at_floor, _ = await load(floor, SINGLE, seconds)
-            single, times = await load(server, SINGLE, seconds)
-            many, _ = await load(server, MANY, seconds)
+            single, times = await load(served.address, SINGLE, seconds)
+            many, _ = await load(served.address, MANY, seconds)
             found.append(_round(at_floor, single, many * BATCH, sorted(times)))
     say("")
     return Report(
@@ -193,19 +193,25 @@ def floor_server() -> Iterator[tuple[str, int]]:
             process.wait()
 
 
+class Served(NamedTuple):
+    address: tuple[str, int]
+    config: Path
+    data_dir: Path
+
+
 @contextlib.contextmanager
-def jobd_server() -> Iterator[tuple[str, int]]:
+def jobd_server(settings: str = CONFIG) -> Iterator[Served]:
     """A `jobd serve` of its own in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
         os.chmod(folder, 0o755)  # the servers may run as another user
         config, data = Path(folder, "jobd.toml"), Path(folder, "data")
-        config.write_text(CONFIG)
+        config.write_text(settings)
         command = [sys.executable, "-m", "jobd", "serve", "--config", str(config), "--data-dir", str(data)]
         with subprocess.Popen(
             [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         ) as process:
             try:
-                yield _address_in(process)
+                yield Served(_address_in(process), config, data)
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(READY_S)

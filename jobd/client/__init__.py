@@ -1,11 +1,24 @@
 """The Python client of jobd: `Client`, and `AsyncClient` with the same methods.
 
-steps, retrying, following, calls    what each call does, written once and without any I/O
-sync, asynchronous                   how a step is taken: by blocking, by awaiting
-answers, errors                      what comes of it
+steps, retrying, following, calls, house,
+tickets                                     what each call does, written once and without any I/O
+sync, asynchronous                          how a step is taken: by blocking, by awaiting
+answers, errors                             what comes of it
 """
 
-from jobd.client.answers import Attempt, Event, Job, Waiting
+from jobd.client.answers import (
+    Attempt,
+    DeadLetter,
+    DeadLetters,
+    Event,
+    Job,
+    Ticket,
+    TicketPage,
+    Trail,
+    Waiting,
+    Worker,
+    Workers,
+)
 from jobd.client.asynchronous import AsyncClient
 from jobd.client.calls import Options, Submission
 from jobd.client.errors import (
@@ -22,7 +35,20 @@ from jobd.client.errors import (
     WaitTimeout,
 )
 from jobd.client.sync import Client
-from jobd.wire.gateway import BatchEntry, CancelAnswer, JobPage, JobSummary, QueueObject, Stats, Totals
+from jobd.client.tickets import TicketEdit, TicketOptions
+from jobd.wire.gateway import (
+    BatchEntry,
+    CancelAnswer,
+    JobPage,
+    JobSummary,
+    PauseAnswer,
+    QueueObject,
+    RedriveAnswer,
+    Redriven,
+    Stats,
+    Totals,
+)
+from jobd.wire.workers import HeldJob
 
 __all__ = [
     "ApiProblem",
@@ -34,21 +60,34 @@ __all__ = [
     "Client",
     "ClientError",
     "Conflict",
+    "DeadLetter",
+    "DeadLetters",
     "Denied",
     "Event",
     "Gone",
+    "HeldJob",
     "Job",
     "JobPage",
     "JobSummary",
     "NotFound",
     "Options",
+    "PauseAnswer",
     "QueueObject",
+    "RedriveAnswer",
+    "Redriven",
     "Refused",
     "Stats",
     "Submission",
+    "Ticket",
+    "TicketEdit",
+    "TicketOptions",
+    "TicketPage",
     "Totals",
+    "Trail",
     "Unavailable",
     "Unreachable",
     "WaitTimeout",
     "Waiting",
+    "Worker",
+    "Workers",
 ]

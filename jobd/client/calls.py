@@ -104,10 +104,10 @@ def submit_batch(
 
 def _submit(*, payload: Payload, **fields: Any) -> wire.Submit:
     said = {name: value for name, value in fields.items() if value is not None}
-    return wire.Submit(payload=_json(payload), **said)
+    return wire.Submit(payload=payload_json(payload), **said)
 
 
-def _json(payload: Payload) -> Raw:
+def payload_json(payload: Payload) -> Raw:
     if isinstance(payload, Raw):
         return payload
     plain = msgspec.to_builtins(payload, str_keys=True)
@@ -184,7 +184,7 @@ def list_jobs(
 
 
 def events(settings: Settings, job_id: JobId, after: str | None = None, *, give_up_s: float = GIVE_UP_S) -> EventFlow:
-    """The events of the job from the first, or behind the event `after`, until it has ended.
+    """The events of the job from the first, or behind the event `after` (`now`: the newest), until it has ended.
 
     Each comes once and in order. A cut line or a restart of jobd is bridged; one that lasts longer than `give_up_s`
     raises Unavailable, and the last event's id is where to go on.
@@ -192,15 +192,18 @@ def events(settings: Settings, job_id: JobId, after: str | None = None, *, give_
     return Follower(settings, f"{_job_path(job_id)}/events", f"events of job {job_id}", after, give_up_s).run()
 
 
-def queues(settings: Settings) -> Flow[list[wire.QueueObject]]:
-    """Every queue with its counters."""
-    answer = yield from answered(settings, Request(what="queues", path="/v1/queues"), wire.Queues)
-    return answer.queues
+def result(settings: Settings, job_id: JobId) -> Flow[Any]:
+    """The result of a job that is done, however large. Raises NotFound if it has none."""
+    return answered(settings, _read_result(job_id), Any)
 
 
-def stats(settings: Settings) -> Flow[wire.Stats]:
-    """Totals over all queues, and how far Redis lags behind."""
-    return answered(settings, Request(what="stats", path="/v1/stats"), wire.Stats)
+def result_json(settings: Settings, job_id: JobId) -> Flow[Raw]:
+    """The same as JSON text."""
+    return answered(settings, _read_result(job_id), Raw)
+
+
+def _read_result(job_id: JobId) -> Request:
+    return Request(what=f"result of job {job_id}", path=f"{_job_path(job_id)}/result")
 
 
 # -- change -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ The id of the last event that was handed out is the only state; each new connect
 from __future__ import annotations
 
 from collections.abc import Generator
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -16,11 +17,14 @@ from jobd.client.retrying import Patience, decoded, pause_or_raise
 from jobd.client.sse import Message, Parser
 from jobd.client.steps import Lost, Open, Read, Reply, Request, Settings, Step
 from jobd.job.history import read_cursor
+from jobd.milliseconds import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MEDIA_TYPE = "text/event-stream"
+#: Stands for the newest event there is.
+NOW = "now"
 #: jobd says something every 15 s, and be it a comment; after so long beyond the usual time the line is dead.
 SILENCE_S = 35.0
 #: Streams of an ended job that had nothing more to tell. One may have been cut short by a stop of jobd.
@@ -38,6 +42,14 @@ class _Told(msgspec.Struct, frozen=True):
 
 class _Hello(msgspec.Struct, frozen=True):
     status: str
+    #: The event that the stream begins behind.
+    after: str = ""
+
+
+class _Changed(msgspec.Struct, frozen=True):
+    type: str
+    at: datetime
+    data: Any = None
 
 
 class Follower:
@@ -84,7 +96,7 @@ class Follower:
             self._patience.saw_life()
             for message in parser.feed(part):
                 if message.type == "hello":
-                    status = decoded(self._settings, request, message.data, _Hello).status
+                    status = self._greeted(decoded(self._settings, request, message.data, _Hello))
                 for event in self._new_events(request, message):
                     count += 1
                     self._last = event.id
@@ -93,6 +105,12 @@ class Follower:
                     if event.is_last:
                         self._is_over = True
                         return Lost("")
+
+    def _greeted(self, hello: _Hello) -> str:
+        """The job's status; and from here on, `now` is the moment of the first greeting."""
+        if self._last == NOW:
+            self._last = hello.after or NOW
+        return hello.status
 
     def _new_events(self, request: Request, message: Message) -> Iterator[Event]:
         """The message as an event of the job, unless it is none or was handed out before."""
@@ -108,3 +126,16 @@ class Follower:
         """A caller who knew the last event already would otherwise ask for more for ever."""
         self._empty_streams = self._empty_streams + 1 if is_final(status) and not count else 0
         self._is_over = self._empty_streams >= ENOUGH_EMPTY
+
+
+class TicketFollower(Follower):
+    """The same for a ticket, whose events have numbers for ids and of which none is the last."""
+
+    def _new_events(self, request: Request, message: Message) -> Iterator[Event]:
+        if message.id and self._is_new(message.id):
+            told = decoded(self._settings, request, message.data, _Changed)
+            yield Event(id=message.id, type=told.type, ts=ms(told.at), step="", data=told.data)
+
+    def _is_new(self, event_id: str) -> bool:
+        last = self._last or ""
+        return int(event_id) > int(last) if event_id.isdecimal() and last.isdecimal() else event_id != last

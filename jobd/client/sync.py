@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import httpx
 
-from jobd.client import calls
+from jobd.client import calls, house
+from jobd.client import tickets as desk
 from jobd.client.answers import Event
 from jobd.client.steps import Lost, Open, Pause, Reply, Send
 from jobd.client.transport import Caller, built, lost_by, reply_of
@@ -99,8 +100,26 @@ class Client(Caller):
     events = _stream(calls.events)
     cancel = _call(calls.cancel)
     retry = _call(calls.retry)
-    queues = _call(calls.queues)
-    stats = _call(calls.stats)
+    result = _call(calls.result)
+    result_json = _call(calls.result_json)
+    queues = _call(house.queues)
+    stats = _call(house.stats)
+    workers = _call(house.workers)
+    pause = _call(house.pause)
+    resume = _call(house.resume)
+    dead_letters = _call(house.dead_letters)
+    retry_dead_letters = _call(house.retry_dead_letters)
+    create_ticket = _call(desk.create_ticket)
+    edit_ticket = _call(desk.edit_ticket)
+    approve = _call(desk.approve)
+    reject = _call(desk.reject)
+    unblock = _call(desk.unblock)
+    reopen = _call(desk.reopen)
+    sign_off = _call(desk.sign_off)
+    ticket = _call(desk.ticket)
+    tickets = _call(desk.tickets)
+    trail = _call(desk.trail)
+    ticket_events = _stream(desk.ticket_events)
 
     def close(self) -> None:
         self._http.close()

@@ -6,11 +6,14 @@ come back together.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from jobd.job.status import DeadLetterReason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: 2.0 ** 1024 overflows a double; any cap is reached long before.
 _LARGEST_EXPONENT: Final = 1023
@@ -21,12 +24,25 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     cap_s: float = 300.0
 
 
+#: Of tasks that differ from the others: none.
+NO_POLICIES: Final[Mapping[str, RetryPolicy]] = {}
+
+
 class Requeue(Struct, frozen=True):
     delay_s: float
 
 
 class DeadLetter(Struct, frozen=True):
     reason: DeadLetterReason
+
+
+def as_arrays(policies: Mapping[str, RetryPolicy]) -> tuple[list[str], list[float], list[float]]:
+    """Names, bases and caps, as statements take them."""
+    return (
+        list(policies),
+        [policy.base_s for policy in policies.values()],
+        [policy.cap_s for policy in policies.values()],
+    )
 
 
 def backoff_s(policy: RetryPolicy, retry: int, jitter: float) -> float:

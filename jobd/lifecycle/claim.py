@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
@@ -16,7 +16,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import asyncpg
 
@@ -26,6 +26,9 @@ CLAIM_JOBS = statement("claim_jobs")
 POLL_CLAIM_JOBS = statement("poll_claim_jobs")
 TAKE_OVER_JOBS = statement("take_over_jobs")
 EXPLAIN_CLAIMS = statement("explain_claims")
+
+#: Of tasks whose leases last otherwise: none.
+NO_TTLS: Final[Mapping[str, float]] = {}
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class ClaimedJob(msgspec.Struct, frozen=True):
     owner_id: str
     stream: str | None
     message_id: str | None
+    #: None: as long as the leases of all tasks without a setting of their own.
+    lease_ttl_s: float | None = None
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -70,9 +75,14 @@ _COLUMNS = len(ClaimedJob.__struct_fields__)
 
 
 async def claim(
-    connection: Connection, asks: Sequence[Ask], *, ttl_s: float, now: datetime | None = None
+    connection: Connection,
+    asks: Sequence[Ask],
+    *,
+    ttl_s: float,
+    task_ttls: Mapping[str, float] = NO_TTLS,
+    now: datetime | None = None,
 ) -> list[ClaimAnswer]:
-    """Claim the jobs that messages speak of; the answers are in their order.
+    """Claim the jobs that messages speak of; the answers are in their order. `task_ttls`: of tasks that differ.
 
     One statement takes what is queued. Only for the rest a second one takes over expired leases, and a third, which
     reads only, says why the remainder is not to be had.
@@ -80,11 +90,11 @@ async def claim(
     answers: dict[int, ClaimAnswer] = {}
     sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
     order = list(sent.values())
-    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ttl_s, now):
+    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ttl_s, task_ttls, now):
         answers[order[row["n"] - 1]] = _claimed(row)
     rest = [asks[n] for n in sent.values() if n not in answers]
     if rest:
-        for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, now):
+        for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, task_ttls, now):
             answers[sent[row["job_id"], row["enqueue_id"]]] = _taken_over(row)
     unclear = [n for n in range(len(asks)) if n not in answers]
     if unclear:
@@ -101,15 +111,22 @@ async def poll_claim(
     owner_id: str,
     most: int,
     ttl_s: float,
+    task_ttls: Mapping[str, float] = NO_TTLS,
     now: datetime | None = None,
 ) -> list[ClaimedJob]:
     """Claim the first due jobs of the queues, the first queue first, without any message."""
-    rows = await fetch(connection, POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now)
+    exceptions = list(task_ttls), list(task_ttls.values())
+    rows = await fetch(connection, POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now, *exceptions)
     return [_claimed(row) for row in rows]
 
 
 async def _run(
-    connection: Connection, text: str, asks: Sequence[Ask], ttl_s: float, now: datetime | None
+    connection: Connection,
+    text: str,
+    asks: Sequence[Ask],
+    ttl_s: float,
+    task_ttls: Mapping[str, float],
+    now: datetime | None,
 ) -> list[asyncpg.Record]:
     return await fetch(
         connection,
@@ -122,6 +139,8 @@ async def _run(
         ttl_s,
         now,
         random_ids(2 * len(asks)),
+        list(task_ttls),
+        list(task_ttls.values()),
     )
 
 

@@ -6,7 +6,8 @@
 -- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
 -- A job without a row back is not to be had this way.
 -- $1 job_ids uuid[] (in order), $2 enqueue_ids int[], $3 owners text[], $4 streams text[], $5 message_ids text[],
--- $6 ttl_s float8, $7 now timestamptz or null (tests only), $8 fresh ids bytea (two for each job)
+-- $6 ttl_s float8, $7 now timestamptz or null (tests only), $8 fresh ids bytea (two for each job),
+-- $9 tasks text[] whose leases last otherwise, $10 how long float8[]
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
         AS a (job_id, enqueue_id, owner_id, stream, message_id, n)
@@ -23,16 +24,17 @@ taken AS (
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, a.owner_id, a.stream, a.message_id,
         id_at($8, 2 * a.n - 1) AS attempt_id, id_at($8, 2 * a.n) AS lease_token,
-        clock($7) + make_interval(secs => $6) AS lease_expires_at, a.n
+        clock($7) + make_interval(secs => of_task(jobs.task, $9, $10, $6)) AS lease_expires_at,
+        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s, a.n
 ),
 leased AS (
     INSERT INTO leases (
         resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
-        attempt_no, stream, message_id
+        attempt_no, stream, message_id, ttl_s
     )
     SELECT
         id, 'JOB', owner_id, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, stream,
-        message_id
+        message_id, lease_ttl_s
     FROM taken
 ),
 told AS (
@@ -50,13 +52,14 @@ counted AS (
 )
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id, n
+    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id, lease_ttl_s, n
 FROM taken;
 
 -- name: poll_claim_jobs
 -- The same without a message: the first due jobs of the named queues, in the order of the names, skipping what others
 -- are just taking. Paused queues are passed over.
--- $1 queues text[], $2 owner text, $3 most int, $4 ttl_s float8, $5 now timestamptz or null (tests only)
+-- $1 queues text[], $2 owner text, $3 most int, $4 ttl_s float8, $5 now timestamptz or null (tests only),
+-- $6 tasks text[] whose leases last otherwise, $7 how long float8[]
 WITH picked AS MATERIALIZED (
     SELECT first.id
     FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
@@ -80,14 +83,17 @@ taken AS (
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at,
         gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
-        clock($5) + make_interval(secs => $4) AS lease_expires_at
+        clock($5) + make_interval(secs => of_task(jobs.task, $6, $7, $4)) AS lease_expires_at,
+        of_task(jobs.task, $6, $7, NULL) AS lease_ttl_s
 ),
 leased AS (
     INSERT INTO leases (
         resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
-        attempt_no
+        attempt_no, ttl_s
     )
-    SELECT id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no FROM taken
+    SELECT
+        id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, lease_ttl_s
+    FROM taken
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts)
@@ -102,7 +108,8 @@ counted AS (
 )
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, $2 AS owner_id, NULL::text AS stream, NULL::text AS message_id
+    lease_token, lease_expires_at, timeout_s, ttl_s, $2 AS owner_id, NULL::text AS stream, NULL::text AS message_id,
+    lease_ttl_s
 FROM taken;
 
 -- name: take_over_jobs
@@ -148,7 +155,8 @@ moved AS (
         e.acquired_at AS old_start, e.stream AS old_stream, e.message_id AS old_message, e.event_n,
         e.new_owner, e.new_stream, e.new_message,
         id_at($8, 2 * e.n - 1) AS attempt_id, id_at($8, 2 * e.n) AS lease_token,
-        clock($7) + make_interval(secs => $6) AS lease_expires_at
+        clock($7) + make_interval(secs => of_task(jobs.task, $9, $10, $6)) AS lease_expires_at,
+        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s
 ),
 closed AS (
     INSERT INTO attempts (
@@ -163,11 +171,11 @@ closed AS (
 leased AS (
     INSERT INTO leases (
         resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
-        attempt_no, stream, message_id
+        attempt_no, stream, message_id, ttl_s
     )
     SELECT
         id, 'JOB', new_owner, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, new_stream,
-        new_message
+        new_message, lease_ttl_s
     FROM moved WHERE status = 'running'
 ),
 buried AS (
@@ -195,7 +203,7 @@ counted AS (
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
     lease_token, lease_expires_at, timeout_s, ttl_s, new_owner AS owner_id, new_stream AS stream,
-    new_message AS message_id, status
+    new_message AS message_id, lease_ttl_s, status
 FROM moved;
 
 -- name: explain_claims

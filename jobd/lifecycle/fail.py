@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobd.job.machine import decide_fail
 from jobd.job.model import Canceled, DeadLettered, Requeued
+from jobd.job.retry import NO_POLICIES, as_arrays
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.batches import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
@@ -15,7 +16,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     import asyncpg
@@ -40,10 +41,14 @@ async def fail(
     reports: Sequence[Failure],
     *,
     policy: RetryPolicy,
+    task_policies: Mapping[str, RetryPolicy] = NO_POLICIES,
     jitter: float | None = None,
     now: datetime | None = None,
 ) -> list[Ended | Refusal]:
-    """Report failed attempts; the answers are in their order. `jitter` and `now` are for tests."""
+    """Report failed attempts; the answers are in their order. `task_policies`: of tasks that differ.
+
+    `jitter` and `now` are for tests.
+    """
     sent = in_turn(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
     rows = await fetch(
@@ -59,6 +64,7 @@ async def fail(
         policy.base_s,
         policy.cap_s,
         now,
+        *as_arrays(task_policies),
     )
     answers: dict[int, Ended | Refusal] = {sent[proof_in(row)]: _ended(row) for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]

@@ -4,7 +4,8 @@
 -- Ends each attempt whose token and attempt are current as failed. Its job is queued again after a backoff, or ends: in
 -- error (a dead letter) when it may not or cannot be tried again, canceled when that was asked for.
 -- $1 job_ids uuid[] (in order), $2 attempt_ids uuid[], $3 lease_tokens uuid[], $4 errors text[], $5 retryable bool[],
--- $6 jitters float8[], $7 outcome_hashes bytea[], $8 base_s float8, $9 cap_s float8, $10 now timestamptz or null (tests only)
+-- $6 jitters float8[], $7 outcome_hashes bytea[], $8 base_s float8, $9 cap_s float8, $10 now timestamptz or null (tests only),
+-- $11 tasks text[] with delays of their own, $12 bases float8[], $13 caps float8[]
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::boolean[], $6::double precision[], $7::bytea[]
@@ -23,10 +24,14 @@ moved AS (
         enqueue_id = enqueue_id
             + (after_failure(cancel_requested, f.retryable, attempt_count, max_attempts) = 'queued')::integer,
         run_after = CASE after_failure(cancel_requested, f.retryable, attempt_count, max_attempts)
-            WHEN 'queued' THEN clock($10) + backoff(attempt_count, $8, $9, f.jitter) ELSE run_after
+            WHEN 'queued' THEN clock($10) + backoff(
+                attempt_count, of_task(task, $11, $12, $8), of_task(task, $11, $13, $9), f.jitter
+            ) ELSE run_after
         END,
         due_at = CASE after_failure(cancel_requested, f.retryable, attempt_count, max_attempts)
-            WHEN 'queued' THEN clock($10) + backoff(attempt_count, $8, $9, f.jitter)
+            WHEN 'queued' THEN clock($10) + backoff(
+                attempt_count, of_task(task, $11, $12, $8), of_task(task, $11, $13, $9), f.jitter
+            )
         END,
         finished_at = CASE after_failure(cancel_requested, f.retryable, attempt_count, max_attempts)
             WHEN 'queued' THEN NULL ELSE clock($10)

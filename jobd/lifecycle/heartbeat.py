@@ -32,6 +32,8 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime
     claim_version: int
     cancel_requested: bool
+    #: What it was extended by if that is its own; None: by what the caller asked for.
+    lease_ttl_s: float | None = None
 
 
 async def heartbeat(
@@ -54,6 +56,7 @@ async def heartbeat(
             lease_expires_at=row["lease_expires_at"],
             claim_version=row["claim_version"],
             cancel_requested=row["cancel_requested"],
+            lease_ttl_s=row["lease_ttl_s"],
         )
         for row in rows
     }

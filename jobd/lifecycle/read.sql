@@ -5,7 +5,7 @@
 -- $1 job_ids uuid[]
 SELECT
     jobs.id, task, queue, payload::text AS payload, status, priority, run_after, enqueue_id, version, jobs.attempt_no,
-    attempt_count, max_attempts, timeout_s, ttl_s, spec_hash, redriven_from, cancel_requested, result::text AS result,
+    attempt_count, max_attempts, timeout_s, jobs.ttl_s, spec_hash, redriven_from, cancel_requested, result::text AS result,
     result_ref, error::text AS error, created_at, updated_at, started_at, finished_at,
     leases.owner_id AS lease_owner, leases.lease_expires_at
 FROM unnest($1::uuid[]) AS a (job_id)

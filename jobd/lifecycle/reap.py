@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jobd.job.retry import NO_POLICIES, as_arrays
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from jobd.job.retry import RetryPolicy
@@ -35,6 +36,7 @@ async def reap(
     connection: Connection,
     *,
     policy: RetryPolicy,
+    task_policies: Mapping[str, RetryPolicy] = NO_POLICIES,
     most: int = 500,
     grace_s: float = 0.0,
     jitter: float | None = None,
@@ -43,7 +45,9 @@ async def reap(
 ) -> ReapCounts:
     """Reap one page of at most `most` leases that are `grace_s` past their expiry, or those of owners that are dead."""
     owners = None if dead_owners is None else list(dead_owners)
-    rows = await fetch(connection, REAP_EXPIRED, most, policy.base_s, policy.cap_s, grace_s, jitter, now, owners)
+    usual = policy.base_s, policy.cap_s
+    exceptions = as_arrays(task_policies)
+    rows = await fetch(connection, REAP_EXPIRED, most, *usual, grace_s, jitter, now, owners, *exceptions)
     statuses = [row["status"] for row in rows]
     return ReapCounts(
         requeued=statuses.count("queued"),

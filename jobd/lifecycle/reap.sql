@@ -6,7 +6,8 @@
 -- what counts.
 -- $1 most int, $2 base_s float8, $3 cap_s float8, $4 grace_s float8 (how far past its expiry a lease must be),
 -- $5 jitter float8 or null (tests only), $6 now timestamptz or null (tests only), $7 owners text[] (null: whoever fell
--- silent; else only theirs, which are known to be dead, whenever their leases would end)
+-- silent; else only theirs, which are known to be dead, whenever their leases would end), $8 tasks text[] with delays of their own, $9 bases float8[],
+-- $10 caps float8[]
 WITH overdue AS MATERIALIZED (
     SELECT resource_id, attempt_id FROM leases
     WHERE resource_type = 'JOB' AND CASE
@@ -27,10 +28,14 @@ moved AS (
         status = after_failure(cancel_requested, true, attempt_count, max_attempts),
         enqueue_id = enqueue_id + (after_failure(cancel_requested, true, attempt_count, max_attempts) = 'queued')::integer,
         run_after = CASE after_failure(cancel_requested, true, attempt_count, max_attempts)
-            WHEN 'queued' THEN clock($6) + backoff(attempt_count, $2, $3, f.jitter) ELSE run_after
+            WHEN 'queued' THEN clock($6) + backoff(
+                attempt_count, of_task(task, $8, $9, $2), of_task(task, $8, $10, $3), f.jitter
+            ) ELSE run_after
         END,
         due_at = CASE after_failure(cancel_requested, true, attempt_count, max_attempts)
-            WHEN 'queued' THEN clock($6) + backoff(attempt_count, $2, $3, f.jitter)
+            WHEN 'queued' THEN clock($6) + backoff(
+                attempt_count, of_task(task, $8, $9, $2), of_task(task, $8, $10, $3), f.jitter
+            )
         END,
         finished_at = CASE after_failure(cancel_requested, true, attempt_count, max_attempts)
             WHEN 'queued' THEN NULL ELSE clock($6)

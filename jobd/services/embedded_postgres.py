@@ -153,7 +153,7 @@ def check_major(cluster: Path) -> None:
     if found != MAJOR:
         raise WrongVersion(
             f"{cluster} was made by Postgres {found} and this jobd carries {MAJOR}; "
-            f"run the jobd that made it, `pg_dumpall` it and load that here, or use pg_upgrade"
+            "back it up with the jobd that made it (jobd backup FILE) and restore that here (jobd restore FILE)"
         )
 
 

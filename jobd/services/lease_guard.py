@@ -1,14 +1,15 @@
 """Renews leases from a thread of its own while a handler keeps the event loop from doing so.
 
 An `async def` that does not await stops everything in this process, the renewals of all other jobs included. The guard
-is a thread with an event loop and a connection of its own. It sleeps, and looks; only when the loop shows no sign of
-life and a renewal is overdue by `OVERDUE` of the lease does it send the very statement that the loop would have sent.
+is a thread with an event loop and a line of its own. It sleeps, and looks; only when the loop shows no sign of
+life and a renewal is overdue by `OVERDUE` of the lease does it send the very renewal that the loop would have sent.
 What it hears (lost, to be canceled) is told to the holders as soon as the loop turns again.
 
 After `BLOCK_S` without a sign of the loop it stops: a jobd that hangs for good must lose its jobs to others.
 
-Code that keeps the interpreter lock (a C extension that computes without letting go of it) stops this thread too; such
-a handler belongs in a process of its own.
+Code that keeps the interpreter's lock (a C extension that computes without letting go of it) stops this thread too, and
+nothing in this process can help then. Afterwards the guard says so and names the tasks that it may have been: such a
+handler belongs in a process of its own, with `isolate = true`.
 """
 
 from __future__ import annotations
@@ -18,18 +19,20 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import asyncpg
 
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.store.postgres import SESSION
+from jobd.task_settings import shortest_heartbeat_s, shortest_lease_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobd.config import Config
+    from jobd.job.model import LeaseLost
     from jobd.service import Handle
     from jobd.services.leases import Hold, LeaseKeeper
 
@@ -45,16 +48,41 @@ MISSED_BEATS = 3
 BLOCK_S = 60.0
 
 
-class LeaseGuard:
-    def __init__(self, url: str, leases: LeaseKeeper, config: Callable[[], Config]) -> None:
+class Line(Protocol):
+    """The way to whoever renews leases; used in the guard's thread only."""
+
+    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]: ...
+
+    def drop(self) -> None:
+        """Something went wrong, or it is over: begin anew."""
+        ...
+
+
+class PostgresLine:
+    def __init__(self, url: str) -> None:
         self._url = url
+        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
+
+    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._url, server_settings=SESSION)
+        return await heartbeat(self._connection, beats, ttl_s=ttl_s)
+
+    def drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+class LeaseGuard:
+    def __init__(self, line: Line, leases: LeaseKeeper, config: Callable[[], Config]) -> None:
+        self._line = line
         self._leases = leases
         self._config = config
         self._beat_at = 0.0
         #: When the last block was told.
         self._told_of = 0.0
         self._stopped = threading.Event()
-        self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         #: How many renewals it has sent.
         self.renewed = 0
 
@@ -75,7 +103,7 @@ class LeaseGuard:
             self._stopped.set()
 
     def _look_s(self) -> float:
-        return min(LONGEST_LOOK_S, self._config().leases.ttl_s * LOOK)
+        return min(LONGEST_LOOK_S, shortest_lease_s(self._config()) * LOOK)
 
     # -- in the thread -------------------------------------------------------------------------------------------
 
@@ -84,17 +112,31 @@ class LeaseGuard:
         asyncio.run(self._watch_until_stopped())
 
     async def _watch_until_stopped(self) -> None:
-        while not self._stopped.wait(self._look_s()):
+        while not self._stopped_while_waiting():
             overdue = self._overdue()
             if not overdue:
                 continue
             try:
-                with anyio.fail_after(self._config().leases.ttl_s / 2):
+                with anyio.fail_after(shortest_lease_s(self._config()) / 2):
                     await self._renew(overdue)
             except (Exception, asyncio.CancelledError) as error:
                 log.warning("a handler blocks the event loop, and leases are not renewed: %s", type(error).__name__)
-                self._drop_connection()
-        self._drop_connection()
+                self._line.drop()
+        self._line.drop()
+
+    def _stopped_while_waiting(self) -> bool:
+        suspects, look_s, slept_at = self._suspects(), self._look_s(), time.monotonic()
+        is_stopped = self._stopped.wait(look_s)
+        stood_s = time.monotonic() - slept_at - look_s
+        if stood_s > shortest_heartbeat_s(self._config()):
+            _hint(stood_s, sorted(suspects | self._suspects()))
+        return is_stopped
+
+    def _suspects(self) -> set[str]:
+        """The tasks whose handlers run in this process now."""
+        tasks = self._config().tasks
+        held = {hold.job.task for hold in self._leases.holds()}
+        return {name for name in held if name in tasks and tasks[name].run == "python" and not tasks[name].isolate}
 
     def _overdue(self) -> list[Hold]:
         """The leases that the loop should have renewed by now; all that could be, for they share a statement."""
@@ -102,17 +144,14 @@ class LeaseGuard:
         if not self._look_s() * MISSED_BEATS < now - self._beat_at < BLOCK_S:
             return []
         holds = [hold for hold in self._leases.holds() if not hold.lost.is_set()]
-        late_s = leases.heartbeat_s + leases.ttl_s * OVERDUE
-        if not any(now - hold.renewed_at > late_s for hold in holds):
+        if not any(now - hold.renewed_at > hold.heartbeat_s(leases) + hold.ttl_s(leases) * OVERDUE for hold in holds):
             return []
-        return [hold for hold in holds if now - hold.renewed_at > leases.heartbeat_s / 2]
+        return [hold for hold in holds if now - hold.renewed_at > hold.heartbeat_s(leases) / 2]
 
     async def _renew(self, holds: Sequence[Hold]) -> None:
         sent_at, ttl_s = time.monotonic(), self._config().leases.ttl_s
-        if self._connection is None:
-            self._connection = await asyncpg.connect(self._url, server_settings=SESSION)
         beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
-        answers = await heartbeat(self._connection, beats, ttl_s=ttl_s)
+        answers = await self._line.renew(beats, ttl_s)
         self.renewed += len(holds)
         for hold, answer in zip(holds, answers, strict=True):
             if isinstance(answer, Renewal):
@@ -129,7 +168,16 @@ class LeaseGuard:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(what)
 
-    def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.terminate()
+
+def _hint(stood_s: float, suspects: Sequence[str]) -> None:
+    """Say what stood still, and which tasks it may have been; without any, the machine itself was stopped or busy."""
+    if not suspects:
+        log.warning("this process stood still for %.1f s, and no lease was renewed meanwhile", stood_s)
+        return
+    log.warning(
+        "a handler of %s keeps the interpreter's lock: nothing else ran for %.1f s, and no lease was renewed;"
+        " isolate = true in %s gives it a process of its own",
+        " or ".join(suspects),
+        stood_s,
+        " or ".join(f"[tasks.{name}]" for name in suspects),
+    )

@@ -7,20 +7,20 @@ when its job is to be canceled. While jobd drains this is among the last to stop
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
+from jobd.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from jobd.config import Config
-    from jobd.engine import Engine
+    from jobd.config import Config, Leases
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.service import Handle
 
@@ -49,6 +49,16 @@ class Hold:
         job = self.job
         return Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
 
+    def ttl_s(self, leases: Leases) -> float:
+        return lease_ttl_s(leases, self.job.lease_ttl_s)
+
+    def heartbeat_s(self, leases: Leases) -> float:
+        return heartbeat_s(leases, self.job.lease_ttl_s)
+
+    def is_due(self, now: float, leases: Leases) -> bool:
+        """Whether to renew it now rather than with the next look."""
+        return now - self.renewed_at > self.heartbeat_s(leases) * (1 - LOOK)
+
     def lose(self) -> None:
         self.lost.set()
         self.on_stop()
@@ -63,16 +73,28 @@ def _nothing() -> None:
     pass
 
 
+class Renewer(Protocol):
+    """Where leases are renewed: the engine, or a jobd elsewhere."""
+
+    async def heartbeat(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost | Exception]: ...
+
+
 class LeaseKeeper:
-    def __init__(self, engine: Engine, config: Callable[[], Config]) -> None:
+    def __init__(self, engine: Renewer, config: Callable[[], Config]) -> None:
         self._engine = engine
         self._config = config
         self._holds: dict[UUID, Hold] = {}
+        #: Around the pause between two looks.
+        self._pause = anyio.CancelScope()
 
     def hold(self, job: ClaimedJob) -> Hold:
         """Keep this job's lease alive until it is let go."""
         hold = Hold(job, time.monotonic())
         self._holds[job.attempt_id] = hold
+        # Its lease may be shorter than any that was known when the present pause began.
+        look_at = anyio.current_time() + hold.heartbeat_s(self._config().leases) * LOOK
+        if look_at < self._pause.deadline:
+            self._pause.deadline = look_at
         return hold
 
     def let_go(self, hold: Hold) -> None:
@@ -91,21 +113,21 @@ class LeaseKeeper:
     async def run(self, handle: Handle) -> None:
         handle.ready()
         while not handle.stop.is_set():
-            leases = self._config().leases
-            with anyio.move_on_after(leases.heartbeat_s * LOOK):
+            config = self._config()
+            with anyio.move_on_after(shortest_heartbeat_s(config) * LOOK) as self._pause:
                 await handle.stop.wait()
             handle.beat()
-            due_before = time.monotonic() - leases.heartbeat_s * (1 - LOOK)
-            due = [hold for hold in self._holds.values() if hold.renewed_at < due_before and not hold.lost.is_set()]
+            now, leases = time.monotonic(), config.leases
+            due = [hold for hold in self._holds.values() if hold.is_due(now, leases) and not hold.lost.is_set()]
             if due:
-                await self._renew(due, leases.ttl_s)
+                await self._renew(due, leases)
 
-    async def _renew(self, holds: Sequence[Hold], ttl_s: float) -> None:
+    async def _renew(self, holds: Sequence[Hold], leases: Leases) -> None:
         """One renewal for all. Whoever could not be renewed by its own clock has lost, whatever the answer will be."""
         sent_at = time.monotonic()
         beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
         answers: Sequence[Renewal | LeaseLost | Exception] = []
-        with anyio.move_on_after(ttl_s * (1 - MARGIN) / 2):
+        with anyio.move_on_after(min(hold.ttl_s(leases) for hold in holds) * (1 - MARGIN) / 2):
             answers = await self._engine.heartbeat(beats)
         for hold, answer in zip(holds, answers, strict=False):
             if isinstance(answer, Renewal):
@@ -115,5 +137,5 @@ class LeaseKeeper:
             elif isinstance(answer, LeaseLost):
                 hold.lose()
         for hold in holds:
-            if time.monotonic() - hold.renewed_at > ttl_s * (1 - MARGIN):
+            if time.monotonic() - hold.renewed_at > hold.ttl_s(leases) * (1 - MARGIN):
                 hold.lose()

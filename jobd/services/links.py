@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jobd.service import Handle
+    from jobd.store.migrate import BeforeMigration
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
 
@@ -28,9 +29,10 @@ ANSWER_S = 10.0
 class StoreLink:
     """Postgres: connected, trustworthy, migrated."""
 
-    def __init__(self, database: Database, pool_size: int) -> None:
+    def __init__(self, database: Database, pool_size: int, before_migration: BeforeMigration | None = None) -> None:
         self._database = database
         self._pool_size = pool_size
+        self._before_migration = before_migration
 
     async def run(self, handle: Handle) -> None:
         url = self._database.url
@@ -38,7 +40,7 @@ class StoreLink:
             with postgres.translated(url):
                 async with self._database.pool.acquire() as session:
                     await postgres.check_server(session, url, self._pool_size)
-                    applied = await migrate(session)
+                    applied = await migrate(session, self._before_migration)
             if applied:
                 log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
             await _watch(handle, self._ask)

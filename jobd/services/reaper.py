@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.holdback import Watch, look, may_reap
-from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.reap import ReapCounts, reap
 from jobd.store.postgres import translated
+from jobd.task_settings import retry_policies, retry_policy, shortest_lease_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jobd.config import Config
     from jobd.owners import Owners
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 500
-#: The pause is a tenth of the lease, within these bounds, so that a silent holder is noticed soon after its lease ends.
+#: The pause is a tenth of the shortest lease, within bounds: a silent holder is noticed soon after its lease ends.
 SHORTEST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 #: A lease found so long after its end, beyond the pauses that explain it, means that the reaper cannot keep up.
@@ -71,7 +71,7 @@ class Reaper:
         """What a killed jobd of this data directory held is queued again at once, not when its leases end."""
         dead = self._owners.dead() if self._owners is not None else []
         while dead:
-            counts = await reap(self._database.pool, policy=self._policy(), most=PAGE, dead_owners=dead)
+            counts = await self._reap(dead)
             self._tell(counts)
             if counts.total < PAGE:
                 break
@@ -89,14 +89,20 @@ class Reaper:
             return ReapCounts()
         if held_back:
             log.debug("the reaper has seen one healthy lease time and begins")
-        return await reap(pool, policy=self._policy(), most=PAGE)
+        return await self._reap()
 
-    def _policy(self) -> RetryPolicy:
-        retry = self._config().retry
-        return RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s)
+    async def _reap(self, dead_owners: Sequence[str] | None = None) -> ReapCounts:
+        config = self._config()
+        return await reap(
+            self._database.pool,
+            policy=retry_policy(config),
+            task_policies=retry_policies(config),
+            most=PAGE,
+            dead_owners=dead_owners,
+        )
 
     def _pause_s(self) -> float:
-        return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, self._config().leases.ttl_s / 10))
+        return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, shortest_lease_s(self._config()) / 10))
 
     def _tell(self, counts: ReapCounts) -> None:
         if counts.total:

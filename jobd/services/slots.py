@@ -7,6 +7,9 @@ Each cancels the runner; then the attempt has failed, was canceled, is left alon
 The report comes last, is written even if jobd stops meanwhile, and is tried again while Postgres is away, for as long
 as the lease is this process's. A job whose lease is lost is never written to.
 
+Where jobs come from and where their end is written is not the slots' business: in `jobd serve` that is the dispatcher
+and the engine, in `jobd worker` a jobd elsewhere. `Intake`, `Desk` and `ResultKeeper` say what they need of either.
+
 A task that nothing here can run (`external`, or gone from the configuration) fails with `no_runner`, retryable: in a
 cluster another node may know it, and if none does the job ends as a dead letter that tells why.
 """
@@ -17,7 +20,7 @@ import contextlib
 import hashlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import msgspec
@@ -31,24 +34,23 @@ from jobd.payload import BadPayload, check_json
 from jobd.results import ResultNotKept
 from jobd.tasks.failure import error_text, failure_of
 from jobd.tasks.runner import Context, TaskFailed
-from jobd.tasks.telling import EventSink
+from jobd.tasks.telling import EventKeeper, EventSink
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from jobd.config import Config
-    from jobd.engine import Engine
     from jobd.lifecycle.claim import ClaimedJob
-    from jobd.results import Results
+    from jobd.lifecycle.report import Held
     from jobd.service import Handle
-    from jobd.services.dispatcher import Dispatcher
     from jobd.services.leases import Hold, LeaseKeeper
     from jobd.tasks.runner import Runner
 
 log = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-#: A report is tried for so long, if the lease is kept meanwhile; and for so long once jobd stops.
+#: A report is tried for so long, and at least for as long as a lease lasts, if it is kept meanwhile; and for so long
+#: once jobd stops.
 REPORT_S = 120.0
 LAST_REPORT_S = 2.0
 HURRIED_REPORT_S = 0.2
@@ -56,6 +58,31 @@ RETRY_S = 0.25
 #: Before the drain is over, the jobs that still run are handed back: this part of it, but at most so many seconds.
 HAND_BACK_PART = 0.25
 HAND_BACK_S = 1.0
+
+
+class Intake(Protocol):
+    async def take(self, queues: Sequence[str], owner_id: str) -> list[ClaimedJob]:
+        """Wait for a job; cancelled, nothing stays claimed."""
+        ...
+
+
+class Desk(EventKeeper, Protocol):
+    """Takes reports. One that raises is made again, as long as the lease is kept; of `complete`, TaskFailed is what to
+    report instead, and ResultNotKept likewise.
+    """
+
+    async def complete(self, report: Completion) -> object: ...
+    async def fail(self, report: Failure) -> object: ...
+    async def release(self, holder: Held) -> object: ...
+
+
+class ResultKeeper(Protocol):
+    #: For whatever has a large result in its hands.
+    limiter: anyio.CapacityLimiter
+
+    async def keep(self, job: Held, result: bytes) -> str | None:
+        """The `result_ref` to report; None: report it inline."""
+        ...
 
 
 class _Run:
@@ -74,32 +101,37 @@ class _Run:
             emit=self.teller.emit,
         )
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + job.timeout_s)
-        #: Around the report, which has a deadline of its own.
-        self.report_scope = anyio.CancelScope(deadline=anyio.current_time() + REPORT_S, shield=True)
+        #: Around the report, which has a deadline of its own from its beginning on.
+        self.report_scope = anyio.CancelScope(shield=True)
         self.handed_back = False
         hold.on_stop = self.stop
 
     def stop(self) -> None:
         self.context.cancelled = True
         self.scope.cancel()
+        if self.hold.lost.is_set():
+            self.report_scope.cancel()  # nobody would believe it any more
 
     def hand_back(self, within_s: float = LAST_REPORT_S) -> None:
         self.handed_back = True
         self.stop()
-        self.report_scope.deadline = min(self.report_scope.deadline, anyio.current_time() + within_s)
+        self.report_within(within_s)
+
+    def report_within(self, seconds: float) -> None:
+        self.report_scope.deadline = min(self.report_scope.deadline, anyio.current_time() + seconds)
 
 
 class Slots:
     def __init__(
         self,
         *,
-        engine: Engine,
-        dispatcher: Dispatcher,
+        engine: Desk,
+        dispatcher: Intake,
         leases: LeaseKeeper,
         config: Callable[[], Config],
         runners: Mapping[str, Runner],
         owner_id: str,
-        results: Results,
+        results: ResultKeeper,
     ) -> None:
         self._engine = engine
         self._dispatcher = dispatcher
@@ -263,6 +295,7 @@ class Slots:
 
     async def _report(self, run: _Run, result: bytes | TaskFailed | None) -> None:
         """Write down what came of it. Nothing, once the lease is lost."""
+        run.report_within(max(REPORT_S, run.hold.ttl_s(self._config().leases)))
         with run.report_scope:
             if not run.hold.lost.is_set():
                 await self._sink.flush(run.teller)
@@ -274,12 +307,14 @@ class Slots:
                     log.debug("not reported yet: %s", error, extra=_names(run))
                     if isinstance(result, bytes) and isinstance(error, ResultNotKept):
                         result = TaskFailed(error.code, str(error))
+                    elif isinstance(result, bytes) and isinstance(error, TaskFailed):
+                        result = error
                     elif isinstance(result, bytes) and is_item_error(error):
                         message = f"the result cannot be stored: {type(error).__name__}"
                         result = TaskFailed("bad_result", message, retryable=False)
                     else:
                         await anyio.sleep(RETRY_S)
-        why = "its lease is lost" if run.hold.lost.is_set() else "Postgres did not answer; its lease will end"
+        why = "its lease is lost" if run.hold.lost.is_set() else "no answer came; its lease will end"
         log.warning("nothing was written about an attempt: %s", why, extra=_names(run))
 
     def _write(self, run: _Run, result: bytes | TaskFailed | None) -> Awaitable[object]:

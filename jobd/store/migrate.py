@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from jobd.errors import WrongVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jobd.store.postgres import Connection
 
 #: Any number will do that no other program on a shared server uses: "jobd" in ASCII.
@@ -24,6 +26,10 @@ CREATE TABLE IF NOT EXISTS jobd.schema_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 """
+
+
+class BeforeMigration(Protocol):
+    async def __call__(self, connection: Connection, pending: Sequence[Migration]) -> None: ...
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -58,14 +64,19 @@ async def pending_migrations(connection: Connection) -> list[Migration]:
     return known[applied:]
 
 
-async def migrate(connection: Connection) -> list[Migration]:
-    """Apply what is pending; nodes that start together wait for each other. Returns what was applied."""
+async def migrate(connection: Connection, before: BeforeMigration | None = None) -> list[Migration]:
+    """Apply what is pending; nodes that start together wait for each other. Returns what was applied.
+
+    `before` is called first when a schema that is already there is about to change.
+    """
     if not await pending_migrations(connection):
         return []
     await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
     try:
         await connection.execute(LEDGER)
         pending = await pending_migrations(connection)
+        if before is not None and pending and pending[0].number > 1:
+            await before(connection, pending)
         for migration in pending:
             async with connection.transaction():
                 await connection.execute(migration.sql)

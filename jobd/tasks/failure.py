@@ -9,7 +9,7 @@ import msgspec
 
 from jobd.masking import masked_text
 from jobd.tasks.runner import TaskFailed
-from jobd.tasks.telling import printable
+from jobd.tasks.told import printable
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

@@ -49,7 +49,8 @@ class Family:
         #: The reading ends of its stdout and stderr.
         self.outputs = outputs
         self._popen = popen
-        self._pidfd = os.pidfd_open(popen.pid)
+        #: Readable once the program itself has ended.
+        self.pidfd = os.pidfd_open(popen.pid)
 
     @classmethod
     def start(
@@ -61,11 +62,12 @@ class Family:
         cwd: Path,
         stdin: int,
         limits: Mapping[int, int],
+        pass_fds: Sequence[int] = (),
     ) -> Family:
         """Start it with two pipes; an `OSError` says why that failed."""
         with contextlib.ExitStack() as reading, contextlib.ExitStack() as writing:
             # Not by subprocess.PIPE: Python 3.10 loses the first pipe when there is no descriptor for the second.
-            (stdout, stdout_end), (stderr, stderr_end) = _pipe(reading, writing), _pipe(reading, writing)
+            (stdout, stdout_end), (stderr, stderr_end) = pipe(reading, writing), pipe(reading, writing)
             with carrying(mark):
                 popen = subprocess.Popen(
                     argv,
@@ -75,6 +77,7 @@ class Family:
                     stdout=stdout_end,
                     stderr=stderr_end,
                     start_new_session=True,
+                    pass_fds=pass_fds,
                 )
             try:
                 _limit(popen.pid, {RLIMIT_LOCKS: mark, **limits})
@@ -88,7 +91,7 @@ class Family:
 
     async def exited(self) -> None:
         """Wait for the program itself. It stays a zombie until `collect`, so that nothing else gets its number."""
-        await anyio.wait_readable(self._pidfd)
+        await anyio.wait_readable(self.pidfd)
 
     def living(self) -> list[int]:
         """All that still run; the dead among them that are ours to bury are buried."""
@@ -111,10 +114,14 @@ class Family:
             left = await self._left_after(_KILL_ROUND_S)  # short: what was forked meanwhile is next
         return left
 
+    def kill(self, pids: Iterable[int]) -> None:
+        """SIGKILL, without waiting for it."""
+        self._signal(pids, signal.SIGKILL)
+
     def collect(self) -> int | None:
         """Its exit code, minus the signal's number if one ended it, None if nothing could; closes everything."""
         code = self._popen.poll()
-        for fd in (self._pidfd, *self.outputs):
+        for fd in (self.pidfd, *self.outputs):
             os.close(fd)
         return code
 
@@ -149,7 +156,8 @@ def tasks_of_user() -> int:
     return count
 
 
-def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+def pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose two ends are closed with the two stacks."""
     ends = os.pipe()
     reading.callback(os.close, ends[0])
     writing.callback(os.close, ends[1])

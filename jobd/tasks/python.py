@@ -39,7 +39,7 @@ def python_runner(name: str, handler: str) -> Runner:
     """The runner of task `name`; raises ConfigError if there is no such function or it cannot be called."""
     function = find_function(handler, f"tasks.{name}.handler")
     kind = payload_type(function, f"tasks.{name}.handler")
-    if _is_async(function):
+    if is_async(function):
         return AsyncRunner(function, kind)
     return ThreadRunner(name, function, kind)
 
@@ -50,15 +50,14 @@ class _PythonRunner:
 
     def schema(self) -> dict[str, Any] | None:
         """The JSON schema of the payload; None if anything goes."""
-        return None if self._kind is None else msgspec.json.schema(self._kind)
+        return schema_of(self._kind)
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        """Raises TaskFailed for a payload that no attempt could take."""
+        typed(payload, self._kind)
 
     def _typed(self, payload: Mapping[str, Any]) -> Any:
-        if self._kind is None:
-            return payload
-        try:
-            return msgspec.convert(payload, self._kind)
-        except msgspec.ValidationError as error:
-            raise TaskFailed("invalid_payload", str(error), retryable=False) from None
+        return typed(payload, self._kind)
 
 
 class AsyncRunner(_PythonRunner):
@@ -148,6 +147,20 @@ def payload_type(function: Callable[..., Any], key: str) -> type[msgspec.Struct]
     return annotation if is_struct else None
 
 
+def schema_of(kind: type[msgspec.Struct] | None) -> dict[str, Any] | None:
+    return None if kind is None else msgspec.json.schema(kind)
+
+
+def typed(payload: Mapping[str, Any], kind: type[msgspec.Struct] | None) -> Any:
+    """The payload as the handler gets it."""
+    if kind is None:
+        return payload
+    try:
+        return msgspec.convert(payload, kind)
+    except msgspec.ValidationError as error:
+        raise TaskFailed("invalid_payload", str(error), retryable=False) from None
+
+
 def _resolved(function: Callable[..., Any], name: str) -> Any:
     """An annotation that is text, as all are with `from __future__ import annotations`.
 
@@ -160,5 +173,5 @@ def _resolved(function: Callable[..., Any], name: str) -> Any:
         return None
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

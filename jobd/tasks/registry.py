@@ -83,7 +83,7 @@ def _runner(name: str, task: Task, config: Config) -> Runner:
     if task.run == "python" and not task.isolate:
         return python_runner(name, task.handler)
     if task.run == "python":
-        return _made(name, "isolate = true", "isolated", "IsolatedRunner", task)
+        return _made(name, "isolate = true", "isolated", "IsolatedRunner", name, task, Path(config.data_dir))
     if task.run == "command":
         return _made(name, 'run = "command"', "command", "CommandRunner", task, Path(config.data_dir))
     return _made(name, 'run = "openai"', "openai", "OpenAIRunner", task)

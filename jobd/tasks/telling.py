@@ -10,25 +10,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
-import msgspec
 
 from jobd.errors import JobdError
-from jobd.job.history import RESERVED, Told
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_EVENTS, OutOfStep, Telling
-from jobd.payload import MAX_DEPTH, BadPayload, check_json
+from jobd.tasks.told import told_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jobd.engine import Engine
+    from jobd.job.history import Told
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.events import Answer
 
@@ -39,12 +36,7 @@ MOST_WAITING = 1000
 PAUSE_S = 0.05
 #: The pause after a write that failed.
 RETRY_S = 0.5
-DATA_BYTES = 16_384
-#: What is left of a text in data that is cut.
-CUT_CHARS = 3_000
-STEP_CHARS = 200
 
-_TYPE = re.compile(r"[a-z0-9_.-]{1,64}")
 _DROPPED_FIRST = frozenset({"log", "token"})
 
 
@@ -132,10 +124,16 @@ class Teller:
         self._dropped += 1
 
 
+class EventKeeper(Protocol):
+    """Where events are written down: the engine, or a jobd elsewhere."""
+
+    async def tell_many(self, tellings: Sequence[Telling]) -> Sequence[Answer | Exception]: ...
+
+
 class EventSink:
     """Writes down what all tellers have to tell."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EventKeeper) -> None:
         self._engine = engine
         self._dirty: set[Teller] = set()
         #: Those of them whose jobs are about to be reported.
@@ -223,62 +221,3 @@ class EventSink:
 
     def _call(self) -> None:
         self._called.set()
-
-
-def told_event(kind: str, step: str, data: Mapping[str, Any]) -> Told:
-    """The event as it is kept; raises ValueError for one that cannot be told."""
-    if not _TYPE.fullmatch(kind):
-        raise ValueError(f"an event's type must be 1 to 64 of a-z 0-9 _ . - (got {kind[:80]!r})")
-    if kind in RESERVED:
-        raise ValueError(f"events of type {kind} are told by jobd itself; choose another type")
-    if len(step) > STEP_CHARS:
-        raise ValueError(f"an event's step has at most {STEP_CHARS} characters (got {len(step)})")
-    return Told(kind, int(time.time() * 1000), printable(step), msgspec.Raw(_encoded(data)))
-
-
-def _encoded(data: Mapping[str, Any]) -> bytes:
-    try:
-        text = msgspec.json.encode(data)
-    except UnicodeEncodeError:
-        data = _cleaned(data)
-        text = msgspec.json.encode(data)
-    if len(text) > DATA_BYTES:
-        text = _cut(data, text)
-    if text.count(b"[") + text.count(b"{") > MAX_DEPTH or b"\\u0000" in text:
-        try:
-            check_json(text, DATA_BYTES)
-        except BadPayload:
-            text = msgspec.json.encode(_cleaned(msgspec.json.decode(text)))
-            try:
-                check_json(text, DATA_BYTES)
-            except BadPayload as error:
-                raise ValueError(f"an event's data cannot be kept: {error}") from None
-    return text
-
-
-def _cut(data: Mapping[str, Any], text: bytes) -> bytes:
-    """Its long texts shortened; if that is not enough, the beginning of it all. `cut` tells how many bytes it had."""
-    short = {
-        key: f"{value[:CUT_CHARS]}…" if isinstance(value, str) and len(value) > CUT_CHARS else value
-        for key, value in data.items()
-    }
-    cut = msgspec.json.encode({**short, "cut": len(text)})
-    if len(cut) <= DATA_BYTES:
-        return cut
-    return msgspec.json.encode({"text": text[:CUT_CHARS].decode(errors="ignore"), "cut": len(text)})
-
-
-def _cleaned(value: Any) -> Any:
-    """The same with texts that can be stored."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
-    return [_cleaned(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def printable(text: str) -> str:
-    """Without what Postgres cannot store: NUL, and halves of surrogate pairs."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -7,8 +7,9 @@ from typing import Annotated, Any, TypeAlias
 import msgspec
 from msgspec import Meta
 
-#: Events of one call; a worker that has more sends them in turn.
+#: Events of one job in one call; a worker that has more sends them in turn.
 MAX_EVENTS = 200
+MAX_TELLINGS = 100
 
 EventType: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9_.-]{1,64}\Z", description="1 to 64 of a-z 0-9 _ . -")]
 
@@ -40,3 +41,22 @@ class EventsAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     #: `lease_lost`: stop, the job is no longer this worker's; `out_of_step`: send again from `offset`
     reason: str | None = None
     offset: int | None = None
+
+
+class JobEvents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What there is to tell about one of several jobs; the fields are those of a call about one."""
+
+    job_id: Annotated[str, Meta(max_length=64)]
+    lease_token: Annotated[str, Meta(max_length=128)]
+    events: Annotated[list[WorkerEvent], Meta(min_length=1, max_length=MAX_EVENTS)]
+    offset: Annotated[int, Meta(ge=0, lt=1 << 31)] | None = None
+
+
+class EventsBatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    worker_id: Annotated[str, Meta(min_length=1, max_length=128)]
+    jobs: Annotated[list[JobEvents], Meta(min_length=1, max_length=MAX_TELLINGS)]
+
+
+class EventsBatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: In the order of the request.
+    jobs: list[EventsAnswer]

@@ -1,4 +1,4 @@
-"""The worker contract: claim, heartbeat, complete and fail, with every field as the contract spells it.
+"""The worker contract: claim, heartbeat, complete, fail and release, with every field as the contract spells it.
 
 What a worker may leave out has a default or is absent; a field that nobody knows is refused. Fields beyond the contract
 may be ignored by any worker. A `reason` is for programs:
@@ -21,6 +21,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 MAX_STREAMS = 64
 MAX_JOBS = 1_000
+#: Jobs of one claim: their payloads travel in one answer.
+MAX_CLAIMED = 100
 #: No claim waits for longer, whatever it asks for.
 MAX_WAIT_MS = 60_000
 
@@ -45,9 +47,29 @@ class ClaimRequest(Request, frozen=True, kw_only=True):
     streams: Annotated[list[StreamName], Meta(min_length=1, max_length=MAX_STREAMS)]
     #: How long to wait for a job; 0: only look. What is beyond a minute counts as a minute.
     max_wait_ms: Annotated[int, Meta(ge=0)] = 0
+    #: For workers that run several jobs at once: up to so many, answered in `jobs`. Left out: one, as the contract has.
+    max_jobs: Annotated[int, Meta(ge=1, le=MAX_CLAIMED)] | UnsetType = UNSET
+
+
+class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
+    job_id: UUID
+    attempt_id: UUID
+    lease_token: UUID
+    stream: str
+    message_id: str
+    payload: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    lease_ttl_seconds: int
+    heartbeat_interval_seconds: float
+    task: str
+    attempt: int
+    max_attempts: int
+    timeout_s: float
+    enqueue_id: int
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of one job, or `jobs` when `max_jobs` was asked for."""
+
     claimed: bool
     #: How long this claim would have waited.
     max_wait_ms: int
@@ -68,6 +90,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: An attempt that takes longer should be given up and reported as failed.
     timeout_s: float | UnsetType = UNSET
     enqueue_id: int | UnsetType = UNSET
+    jobs: list[ClaimedJob] | UnsetType = UNSET
 
 
 # Heartbeat
@@ -115,7 +138,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[Heartbeat] | UnsetType = UNSET
 
 
-# Complete and fail
+# Complete, fail and release
 
 
 class Report(Request, frozen=True, kw_only=True):
@@ -172,3 +195,18 @@ class FailAnswer(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool | UnsetType = UNSET
     #: When a requeued job may be claimed again.
     retry_at: datetime | UnsetType = UNSET
+
+
+class ReleaseRequest(Report, frozen=True, kw_only=True):
+    """Hands a job back unfinished, as a worker does that has to stop: it is queued again and not charged."""
+
+
+class ReleaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: The job is handed back, by this report or by the same one before.
+    ok: bool
+    ack: bool
+    #: The job is queued again.
+    requeued: bool
+    #: Why not ok; `canceled` with ok: the job was to be canceled, and is.
+    reason: ReportReason | UnsetType = UNSET
+    replay: bool | UnsetType = UNSET

@@ -209,6 +209,46 @@ def test_who_no_longer_holds_the_job_tells_nothing(api: Api) -> None:
     assert tell(api, {**held, "lease_token": "nonsense"}, "x").json == {"ok": False, "reason": "lease_lost"}
 
 
+def test_events_of_several_jobs_are_told_in_one_call(api: Api, daemon: Jobd) -> None:
+    held = [claim(api, submit(api)) for _ in range(2)]
+    lost = {"job_id": held[0]["job_id"], "lease_token": held[1]["lease_token"]}
+    nonsense = {"job_id": "x", "lease_token": "y"}
+    jobs = [
+        {**{name: one[name] for name in ("job_id", "lease_token")}, "offset": 0, "events": events_of(str(n))}
+        for n, one in enumerate([held[0], lost, nonsense, held[1]])
+    ]
+
+    answers = [api("POST", "/internal/worker/events/batch", {"worker_id": "w", "jobs": jobs}) for _ in range(2)]
+
+    assert answers[0].json == answers[1].json
+    assert [(one["ok"], one.get("reason")) for one in answers[0].json["jobs"]] == [
+        (True, None),
+        (False, "lease_lost"),
+        (False, "lease_lost"),
+        (True, None),
+    ]
+    for one, text in zip(held, "03", strict=True):
+        complete(api, one)
+        with Stream(daemon.address, f"/v1/jobs/{one['job_id']}/events") as events:
+            assert [event.data["data"] for event in events if event.type == "token"] == [{"text": text}]
+
+
+def events_of(*texts: str) -> list[dict[str, Any]]:
+    return [{"type": "token", "data": {"text": text}} for text in texts]
+
+
+def test_a_bad_event_among_several_jobs_is_named_and_nothing_is_kept(api: Api) -> None:
+    held = claim(api, submit(api))
+    proof = {name: held[name] for name in ("job_id", "lease_token")}
+    jobs = [{**proof, "events": events_of("a")}, {**proof, "events": [*events_of("b"), {"type": "done"}]}]
+
+    answer = api("POST", "/internal/worker/events/batch", {"worker_id": "w", "jobs": jobs})
+
+    assert (answer.code, answer.json["index"]) == ("invalid", 1)
+    assert "$.jobs[1].events[1].type" in answer.json["detail"]
+    assert tell(api, held, "c", offset=0).json["ok"]
+
+
 def test_the_firehose_tells_of_all_jobs_that_fit(api: Api, daemon: Jobd) -> None:
     seen: list[Sent] = []
     with Stream(daemon.address, "/v1/events?queue=told&type=done") as stream:

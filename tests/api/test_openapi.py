@@ -33,6 +33,8 @@ TEXT = {"Content-Type": "text/plain"}
 FOREIGN = {"Origin": "http://elsewhere.example"}
 REPORT = {"worker_id": "w", "job_id": NOBODY, "attempt_id": NOBODY, "lease_token": NOBODY}
 JOB = {"task": "chat", "payload": {}}
+TICKET = {**JOB, "title": "Count", "created_by": "ann"}
+BY = {"by": "bob"}
 
 
 # The document itself
@@ -105,6 +107,13 @@ def test_patterns_are_those_of_json_schema() -> None:
 # The running jobd against the document
 
 
+def ticket_in(state: str, api: Api) -> str:
+    ticket_id: str = api("POST", "/v1/tickets", TICKET).json["ticket_id"]
+    if state == "approved":
+        api("POST", f"/v1/tickets/{ticket_id}/approve", BY)
+    return ticket_id
+
+
 def job_in(state: str, api: Api, workers: Stage) -> str:
     job_id: str = api("POST", "/v1/jobs", JOB).json["job_id"]
     if state == "running":
@@ -174,6 +183,13 @@ def job_in(state: str, api: Api, workers: Stage) -> str:
         ("POST", "/v1/queues/fast/pause", None, {}, 200),
         ("POST", "/v1/queues/fast/resume", None, {}, 200),
         ("POST", "/v1/queues/nowhere/pause", None, {}, "no_such_queue"),
+        ("GET", "/v1/tasks", None, {}, 200),
+        ("GET", "/v1/tasks?a=b", None, {}, "invalid"),
+        ("GET", "/v1/tasks/chat", None, {}, 200),
+        ("GET", "/v1/tasks/fly", None, {}, "no_such_task"),
+        ("GET", "/v1/workers", None, {}, 200),
+        ("GET", "/v1/workers?held=5&limit=10", None, {}, 200),
+        ("GET", "/v1/workers?limit=0", None, {}, "invalid"),
         ("GET", "/v1/stats", None, {}, 200),
         ("GET", "/v1/stats?a=b", None, {}, "invalid"),
         ("GET", "/v1/dlq", None, {}, 200),
@@ -183,6 +199,7 @@ def job_in(state: str, api: Api, workers: Stage) -> str:
         ("POST", "/v1/dlq/retry", b'{"limit": 1, "limit": 2}', {}, "duplicate_key"),
         ("POST", "/internal/worker/claim", {"worker_id": "w", "streams": ["jobs:stream:fast"]}, {}, 200),
         ("POST", "/internal/worker/claim", {"worker_id": "w", "streams": ["x"]}, {}, "unknown_stream"),
+        ("POST", "/internal/worker/claim", {"worker_id": "w", "streams": ["jobs:stream:fast"], "max_jobs": 2}, {}, 200),
         ("POST", "/internal/worker/heartbeat", {"worker_id": "w", "job_id": NOBODY, "lease_token": ""}, {}, 200),
         ("POST", "/internal/worker/heartbeat", {"worker_id": "w"}, {}, "invalid"),
         (
@@ -195,15 +212,45 @@ def job_in(state: str, api: Api, workers: Stage) -> str:
         ("POST", "/internal/worker/complete", b"[" * 40 + b"]" * 40, {}, "result_too_deep"),
         ("POST", "/internal/worker/fail", {**REPORT, "error": {"code": "no"}}, {}, 200),
         ("POST", "/internal/worker/fail", b"\xff", {}, "not_utf8"),
+        ("POST", "/internal/worker/release", REPORT, {}, 200),
+        ("POST", "/internal/worker/release", {"worker_id": "w"}, {}, "invalid"),
         (
             *("POST", "/internal/worker/events"),
             {"worker_id": "w", "job_id": NOBODY, "lease_token": NOBODY, "events": [{"type": "log"}]},
             *({}, 200),
         ),
         ("POST", "/internal/worker/events", {"worker_id": "w"}, {}, "invalid"),
+        (
+            *("POST", "/internal/worker/events/batch"),
+            {"worker_id": "w", "jobs": [{"job_id": NOBODY, "lease_token": NOBODY, "events": [{"type": "log"}]}]},
+            *({}, 200),
+        ),
+        ("POST", "/internal/worker/events/batch", {"worker_id": "w", "jobs": []}, {}, "invalid"),
         ("GET", "/livez", None, {}, 200),
         ("GET", "/readyz", None, {}, 200),
         ("GET", "/readyz", None, {"Host": "elsewhere.example"}, "wrong_host"),
+        ("POST", "/v1/tickets", TICKET, {}, 201),
+        ("POST", "/v1/tickets", {**TICKET, "gates": [{"type": "schema", "schema": {}}, {"type": "sign_off"}]}, {}, 201),
+        ("POST", "/v1/tickets", {**TICKET, "task": "nobody"}, {}, "unknown_task"),
+        ("POST", "/v1/tickets", {**TICKET, "gates": [{"type": "schema", "schema": {"type": 1}}]}, {}, "bad_schema"),
+        ("GET", "/v1/tickets?limit=5&status=NEW", None, {}, 200),
+        ("GET", "/v1/tickets?status=OPEN", None, {}, "invalid"),
+        ("GET", "/v1/tickets/{ticket}", None, {}, 200),
+        ("GET", f"/v1/tickets/{NOBODY}", None, {}, "unknown_ticket"),
+        ("PATCH", "/v1/tickets/{ticket}", {"title": "Count again"}, {}, 200),
+        ("PATCH", "/v1/tickets/{ticket}", {"blocked_on": ["{ticket}"]}, {}, "blocker_cycle"),
+        ("PATCH", "/v1/tickets/{approved}", {"title": "Count again"}, {}, "not_new"),
+        ("GET", "/v1/tickets/{approved}/trail", None, {}, 200),
+        ("GET", "/v1/tickets/{ticket}/events?after=9", None, {}, "cursor_ahead"),
+        ("POST", "/v1/tickets/{ticket}/approve", BY, {}, 200),
+        ("POST", "/v1/tickets/{approved}/approve", BY, {}, "illegal_transition"),
+        ("POST", "/v1/tickets/{ticket}/reject", BY, {}, 200),
+        ("POST", "/v1/tickets/{ticket}/unblock", BY, {}, "illegal_transition"),
+        ("POST", "/v1/tickets/{ticket}/reopen", BY, {}, "illegal_transition"),
+        ("POST", "/v1/tickets/{ticket}/sign-off", BY, {}, "no_sign_off"),
+        ("GET", "/v1/schemas", None, {}, 200),
+        ("GET", "/v1/schemas/run_record", None, {}, 200),
+        ("GET", "/v1/schemas/nothing", None, {}, "unknown_schema"),
         ("GET", "/openapi.json", None, {}, 200),
         ("GET", "/docs", None, {}, 200),
         ("GET", "/docs/viewer.css", None, {}, 200),
@@ -216,8 +263,9 @@ def test_answer_is_as_described(
     api: Api, workers: Stage, method: str, path: str, body: Any, headers: dict[str, str], expected: int | str
 ) -> None:
     template = template_of(method, path)
-    for state in set(re.findall(r"\{(queued|running|done|dead|gone)\}", f"{path} {body!r}")):
-        job_id = job_in(state, api, workers)
+    for state in set(re.findall(r"\{(queued|running|done|dead|gone|ticket|approved)\}", f"{path} {body!r}")):
+        is_ticket = state in ("ticket", "approved")
+        job_id = ticket_in(state, api) if is_ticket else job_in(state, api, workers)
         path = path.replace(f"{{{state}}}", job_id)
         body = json.loads(json.dumps(body).replace(f"{{{state}}}", job_id))
 

@@ -147,6 +147,46 @@ def test_job_leased_just_as_its_worker_hangs_up_is_given_back_uncharged(yard: De
     assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(1,)]
 
 
+def claim_many(yard: Depot, max_jobs: int, stream: str = "jobs:stream:slow", max_wait_ms: int = 10_000) -> Any:
+    body = {"worker_id": "w-1", "streams": [stream], "max_wait_ms": max_wait_ms, "max_jobs": max_jobs}
+    return yard.post("claim", body).json
+
+
+def test_claim_of_many_brings_what_is_there_and_no_more_than_asked_for(yard: Depot) -> None:
+    jobs = {yard.submit(queue="slow", payload={"n": n}) for n in range(3)}
+    poll(lambda: yard.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+
+    answers = [claim_many(yard, 2), claim_many(yard, 2)]
+
+    assert [(answer["claimed"], list(answer)) for answer in answers] == [(True, ["claimed", "max_wait_ms", "jobs"])] * 2
+    claimed = [job for answer in answers for job in answer["jobs"]]
+    assert {job["job_id"] for job in claimed} == jobs
+    assert max(len(answer["jobs"]) for answer in answers) == 2
+    assert [yard.complete({"worker_id": "w-1", **kept(job)})["ok"] for job in claimed] == [True] * 3
+
+
+def test_claim_of_many_has_the_fields_of_a_claim_of_one(yard: Depot) -> None:
+    yard.submit(queue="slow")
+    yard.submit(queue="slow")
+
+    one = yard.claim("jobs:stream:slow")
+    (other,) = claim_many(yard, 5)["jobs"]
+
+    assert one.keys() - other.keys() == {"claimed", "max_wait_ms"}
+    assert other.keys() <= one.keys()
+
+
+def test_claim_of_many_without_a_job_says_so(yard: Depot) -> None:
+    assert claim_many(yard, 3, max_wait_ms=0) == {"claimed": False, "max_wait_ms": 0, "jobs": []}
+
+
+@pytest.mark.parametrize("max_jobs", [0, -1, 101, "2", None, 1.5])
+def test_claim_of_a_number_that_cannot_be_is_refused(yard: Depot, max_jobs: Any) -> None:
+    body = {"worker_id": "w-1", "streams": ["jobs:stream"], "max_jobs": max_jobs}
+
+    assert yard.post("claim", body).code == "invalid"
+
+
 # Heartbeat
 
 
@@ -305,6 +345,64 @@ def test_passwords_of_urls_in_errors_are_not_kept(yard: Depot) -> None:
 
     assert "hunter2" not in json.dumps(yard.read(held["job_id"]))
     assert "hunter2" not in str(yard.state_of(held["job_id"]))
+
+
+# Release
+
+
+def test_job_that_is_handed_back_is_queued_again_and_not_charged(yard: Depot) -> None:
+    held = yard.running(max_attempts=1)
+
+    answer = yard.post("release", held).json
+    again = yard.post("release", held).json
+
+    assert answer == {"ok": True, "ack": True, "requeued": True}
+    assert again == {**answer, "replay": True}
+    assert yard.outcomes_of(held["job_id"]) == [(1, "released")]
+    assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", held["job_id"]) == [(0,)]
+    assert yard.claim()["job_id"] == held["job_id"]
+
+
+def test_job_that_was_to_be_canceled_is_when_it_is_handed_back(yard: Depot) -> None:
+    held = yard.running()
+    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+
+    answer = yard.post("release", held).json
+    again = yard.post("release", held).json
+
+    assert answer == {"ok": True, "ack": True, "requeued": False, "reason": "canceled"}
+    assert again == {**answer, "replay": True}
+    assert yard.read(held["job_id"])["status"] == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"lease_token": str(uuid.UUID(int=7))}, "superseded"),
+        ({"lease_token": "nonsense"}, "superseded"),
+        ({"attempt_id": str(uuid.UUID(int=7))}, "superseded"),
+        ({"job_id": str(uuid.UUID(int=7))}, "unknown_job"),
+    ],
+    ids=str,
+)
+def test_job_of_another_is_not_handed_back(yard: Depot, wrong: dict[str, str], reason: str) -> None:
+    held = yard.running()
+    before = yard.state_of(held["job_id"])
+
+    answer = yard.post("release", {**held, **wrong}).json
+
+    assert answer == {"ok": False, "ack": True, "requeued": False, "reason": reason}
+    assert yard.state_of(held["job_id"]) == before
+
+
+def test_finished_job_is_not_handed_back(yard: Depot) -> None:
+    held = yard.running()
+    yard.complete(held, 1)
+
+    answer = yard.post("release", held).json
+
+    assert (answer["ok"], answer["reason"]) == (False, "conflicting_outcome")
+    assert yard.read(held["job_id"])["status"] == "done"
 
 
 def kept(claimed: Any) -> dict[str, Any]:

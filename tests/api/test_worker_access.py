@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.daemon import run_jobd
 from tests.support.depot import CONFIG, Depot, depot
 from tests.support.http import Api
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+VERBS = ("claim", "heartbeat", "complete", "fail", "release", "events", "events/batch")
 TOKENS = {"gpu-worker": "g" * 40, "any-worker": "a" * 40, "client": "c" * 40}
 
 
@@ -66,14 +68,14 @@ def test_token_without_queues_serves_all(yard: Depot) -> None:
     assert (answer.status, answer.json["claimed"]) == (200, False)
 
 
-@pytest.mark.parametrize("verb", ["claim", "heartbeat", "complete", "fail"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_client_is_no_worker(yard: Depot, verb: str) -> None:
     answer = calling_as(yard, "client")("POST", f"/internal/worker/{verb}", {})
 
     assert (answer.status, answer.code) == (403, "forbidden")
 
 
-@pytest.mark.parametrize("verb", ["claim", "heartbeat", "complete", "fail"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_nobody_is_no_worker(yard: Depot, verb: str) -> None:
     answer = Api(yard.daemon.address)("POST", f"/internal/worker/{verb}", {})
 
@@ -84,3 +86,32 @@ def test_worker_is_no_client(yard: Depot) -> None:
     answer = calling_as(yard, "any-worker")("GET", f"/v1/jobs/{uuid.uuid4()}")
 
     assert (answer.status, answer.code) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("token", "queue", "said"),
+    [
+        ("x" * 40, "gpu", "this token is not known"),
+        (None, "gpu", "no token"),
+        (TOKENS["client"], "gpu", "it needs a token with the scope worker"),
+        (TOKENS["gpu-worker"], "default", "may not serve 'jobs:stream'"),
+    ],
+    ids=["unknown token", "no token", "client's token", "token of another queue"],
+)
+def test_worker_that_is_not_let_in_ends_and_says_why(yard: Depot, token: str | None, queue: str, said: str) -> None:
+    arguments = ["worker", "--url", yard.daemon.addresses["JOBD_URL"], "--queue", queue]
+
+    ended = run_jobd(*arguments, **({} if token is None else {"JOBD_TOKEN": token}))
+
+    assert ended.returncode == 77, ended
+    assert said in ended.stderr
+    assert token is None or token not in ended.stderr + ended.stdout
+
+
+def test_worker_for_a_queue_that_jobd_does_not_have_ends_and_says_which_it_has(yard: Depot) -> None:
+    arguments = ["worker", "--url", yard.daemon.addresses["JOBD_URL"], "--queue", "nowhere"]
+
+    ended = run_jobd(*arguments, JOBD_TOKEN=TOKENS["any-worker"])
+
+    assert ended.returncode == 69, ended
+    assert "there is no stream 'jobs:stream:nowhere'; the streams here are jobs:stream" in ended.stderr

@@ -10,7 +10,7 @@ from anyio.from_thread import start_blocking_portal
 from jobd import AsyncClient, Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from contextlib import AbstractContextManager
 
     from anyio.from_thread import BlockingPortal
@@ -32,7 +32,12 @@ class Awaited:
         return lambda *args, **kwargs: self._portal.call(partial(getattr(self._client, name), *args, **kwargs))
 
     def events(self, *args: Any, **kwargs: Any) -> Iterator[object]:
-        events = self._client.events(*args, **kwargs)
+        return self._each(self._client.events(*args, **kwargs))
+
+    def ticket_events(self, *args: Any, **kwargs: Any) -> Iterator[object]:
+        return self._each(self._client.ticket_events(*args, **kwargs))
+
+    def _each(self, events: AsyncGenerator[object, None]) -> Iterator[object]:
         try:
             while True:
                 yield self._portal.call(events.__anext__)

@@ -120,6 +120,14 @@ def test_a_payload_comes_from_a_file_or_from_stdin(url: str, client: Client, fol
     )
 
     assert client.get(from_file.stdout.strip()).payload == {"from": "file"}
+    values = ("--set", "from=flags", "--set", "n:=[1]", "--set", f"text=@{folder}/payload.json")
+    by_flags = run_jobd("submit", "chat", "--payload", '{"a": 1, "n": 0}', *values, "--url", url)
+    assert client.get(by_flags.stdout.strip()).payload == {
+        "a": 1,
+        "n": [1],
+        "from": "flags",
+        "text": '{"from": "file"}\n',
+    }
     assert client.get(from_stdin.stdout.strip()).payload == {"from": "stdin"}
 
 
@@ -133,6 +141,17 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "a file that is not there": (["submit", "chat", "--payload", "@/none"], 2, "No such file or directory"),
     "a token file that is not there": (["submit", "chat", "--token-file", "/none"], 2, "/none: No such file"),
     "an empty token file": (["get", NOBODY, "--token-file", "/dev/null"], 2, "/dev/null is empty"),
+    "a value without a key": (["submit", "chat", "--set", "=x"], 2, "must be like text=hello"),
+    "a value that is no JSON": (["submit", "chat", "--set", "a:=x"], 2, "the value of 'a' cannot be read"),
+    "a cancel of nothing": (["submit", "chat", "--cancel-on-interrupt"], 2, "goes with --wait or --follow"),
+    "no job at all": (["retry"], 2, "Missing argument"),
+    "letters by name and all": (["dlq", "retry", "--all", NOBODY], 2, "name jobs, or give --all"),
+    "letters of a task without all": (["dlq", "retry", "--task", "chat"], 2, "name jobs, or give --all"),
+    "a letter that is no id": (["dlq", "retry", "x"], 5, "$.ids[0]"),
+    "a limit of nothing": (["list", "--limit", "0"], 2, "is not in the range"),
+    "a status that is none": (["list", "--status", "odd"], 2, "is not one of"),
+    "a job to watch that is none": (["watch", NOBODY], 5, f"job {NOBODY}: there is no job"),
+    "a shell that is none": (["completion", "csh"], 2, "is not one of"),
     "a timeout of nothing": (["submit", "chat", "--timeout", "1"], 2, "--timeout goes with --wait"),
     "a token on the command line": (["submit", "chat", "--token", "x"], 2, "No such option"),
     "a job that is none": (["get", NOBODY], 5, f"jobd: job {NOBODY}: there is no job"),
@@ -145,7 +164,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_what_cannot_be_ends_with_its_code_and_one_clear_line(daemon: Jobd, name: str) -> None:
     arguments, code, words = BAD[name]
-    where = [] if "--url" in arguments else ["--url", daemon.addresses["JOBD_URL"]]
+    where = [] if {"--url", "completion"} & {*arguments} else ["--url", daemon.addresses["JOBD_URL"]]
 
     done = run_jobd(*arguments, *where)
 
@@ -279,7 +298,8 @@ def test_ctrl_c_leaves_the_job_and_says_so(run: Callable[..., Running], client: 
     code, out, err = running.end()
 
     assert (code, out) == (130, "")
-    assert f"job {running.job_id} goes on; `jobd get {running.job_id}` shows it" in err
+    assert f"job {running.job_id} goes on\n" in err
+    assert f"jobd watch {running.job_id}" in err
     assert "Traceback" not in err
     assert client.get(running.job_id).status == "queued"
 

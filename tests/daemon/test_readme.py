@@ -97,3 +97,13 @@ def test_there_is_an_example_of_each_way() -> None:
 @pytest.mark.parametrize(("command", "printed"), COMMANDS, ids=[command.split()[2] for command, _ in COMMANDS])
 def test_example_prints_what_it_says(shell: Shell, command: str, printed: str) -> None:
     assert shell.type(command).strip() == printed
+
+
+def test_ticket_is_approved_carried_out_and_told(shell: Shell) -> None:
+    (script,) = (block.text for block in blocks_of("Tickets") if block.kind == "sh")
+
+    printed = shell.type(script)
+
+    assert "is DONE\n" in printed
+    assert "APPROVE by bob, TODO: small enough\n" in printed
+    assert 'output\tDONE {"area":42}\n' in printed

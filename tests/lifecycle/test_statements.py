@@ -23,6 +23,7 @@ from jobd.lifecycle.publish import Offer
 from jobd.lifecycle.read import Attempt, DeadLetterEntry, Job, JobSummary, QueueStats
 from jobd.lifecycle.tokens import TokenRow
 from jobd.lifecycle.waiting import OutboxDepth
+from jobd.lifecycle.workers import HeldJob, Holder
 from jobd.store.statements import all_statements
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "is_gone": (None, "job_id"),
     "list_by_spec": (JobSummary, "fits"),
     "list_dead_letters": (DeadLetterEntry, ""),
+    "list_held_jobs": (HeldJob, ""),
     "list_jobs": (JobSummary, "fits"),
+    "list_workers": (Holder, "total"),
     "lock_fresh_letters": (None, "job_id"),
     "lock_specs": (None, "pg_advisory_xact_lock"),
     "next_due_in": (None, "extract"),

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 
 import anyio
 import asyncpg
+import msgspec
 
-from jobd.config import Leases
+from jobd.config import Leases, Task
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.reap import reap
 from jobd.service import Handle
 from jobd.services import lease_guard
-from jobd.services.lease_guard import LeaseGuard
+from jobd.services.lease_guard import LeaseGuard, PostgresLine
+from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import python_runner
+from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from jobd.tasks.runner import Runner
+
 
 LEASES = Leases(ttl_s=3, heartbeat_s=0.5)
 #: Two leases long.
@@ -34,11 +39,15 @@ BLOCK_S = 6.0
 
 
 @contextlib.asynccontextmanager
-async def guarded(shared_postgres: str, folder: Path) -> AsyncIterator[tuple[Workshop, LeaseGuard]]:
-    runners = {"chat": MockRunner(), "tool": python_runner("tool", "tests.tasks.handlers:block")}
-    config = type(CONFIG)(leases=LEASES, retry=CONFIG.retry, queues=CONFIG.queues, drain_s=CONFIG.drain_s)
+async def guarded(
+    shared_postgres: str, folder: Path, tool: Runner | None = None
+) -> AsyncIterator[tuple[Workshop, LeaseGuard]]:
+    blocking = python_runner("tool", "tests.tasks.handlers:block")
+    runners: dict[str, Runner] = {"chat": MockRunner(), "tool": blocking if tool is None else tool}
+    configured = {"chat": Task(run="mock"), "tool": Task(run="python", handler="pkg.mod:func")}
+    config = msgspec.structs.replace(CONFIG, leases=LEASES, tasks=configured)
     async with open_workshop(shared_postgres, folder, runners, config) as shop:
-        guard = LeaseGuard(shop.node.database.url, shop.node.leases, lambda: shop.node.config)
+        guard = LeaseGuard(PostgresLine(shop.node.database.url), shop.node.leases, lambda: shop.node.config)
         handle = Handle(lambda: None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard.run, handle)
@@ -114,3 +123,43 @@ async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, fol
 
         assert guard.renewed == 0
         assert await shop.outcomes(job_id) == [None]
+
+
+# -- code that keeps the interpreter's lock ----------------------------------------------------------------------------
+
+
+async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_lease(
+    shared_postgres: str, folder: Path
+) -> None:
+    isolated = Task(run="python", handler="tests.tasks.isolated_handlers:act", isolate=True)
+    runner = IsolatedRunner("tool", isolated, folder)
+    async with guarded(shared_postgres, folder, runner) as (shop, _):
+        bystander = await shop.submit({"seconds": 60, "tokens": 0})
+        await shop.until(bystander, "running")
+        blocker = await shop.submit({"do": "hold gil", "seconds": 5}, task="tool")
+
+        await eventually(lambda: is_over(shop, blocker), 30)
+
+        assert await shop.outcomes(blocker) == ["done"]
+        assert await shop.outcomes(bystander) == [None]
+        assert [run.job.job_id for run in shop.slots._running] == [bystander]
+    await runner.close()
+
+
+async def is_over(shop: Workshop, job_id: UUID) -> bool:
+    return (await shop.job(job_id)).status in ("done", "error")
+
+
+async def test_handler_that_keeps_the_interpreters_lock_in_jobd_is_named_with_the_remedy(
+    shared_postgres: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = python_runner("tool", "tests.tasks.isolated_handlers:act")
+    async with guarded(shared_postgres, folder, runner) as (shop, _):
+        await shop.submit({"do": "hold gil", "seconds": 2}, task="tool", max_attempts=1)
+
+        async def is_named() -> bool:
+            return "a handler of tool keeps the interpreter's lock" in caplog.text
+
+        await eventually(is_named, 30)
+
+        assert "isolate = true in [tasks.tool] gives it a process of its own" in caplog.text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 import time
@@ -65,6 +67,8 @@ def finish(payload: dict[str, Any], ctx: Context) -> Any:
         raise TaskFailed("too_bad", "nothing to be done", retryable=payload.get("retryable", True))
     if what == "raise":
         raise ValueError("postgresql://me:secret@db/x \0 is odd")
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
     if what == "exit":
         sys.exit(3)
     if what == "return something odd":

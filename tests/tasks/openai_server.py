@@ -68,7 +68,7 @@ class Stage:
 
 def asked_for(body: dict[str, Any]) -> dict[str, Any]:
     try:
-        step: dict[str, Any] = json.loads(body["messages"][-1]["content"])
+        step: object = json.loads(body["messages"][-1]["content"])
         return step if isinstance(step, dict) else {}
     except (LookupError, TypeError, ValueError):
         return {}

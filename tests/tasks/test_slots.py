@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,8 +11,9 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Leases, Task
+from jobd.config import Config, Leases, Task
 from jobd.tasks.command import CommandRunner
+from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.openai import OpenAIRunner
 from jobd.tasks.python import python_runner
@@ -21,7 +23,7 @@ from tests.tasks.commands import command
 from tests.tasks.openai_server import OpenAIServer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
     from pathlib import Path
 
     from jobd.tasks.runner import Runner
@@ -44,19 +46,33 @@ class Way(NamedTuple):
 
 @functools.cache
 def model() -> OpenAIServer:
-    """One for all tests; it ends with this process, which holds its standard input."""
+    """One for all tests, started by the first that asks for it."""
     return OpenAIServer()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _model_ends() -> Iterator[None]:
+    yield
+    if model.cache_info().currsize:
+        model().stop()
+        model.cache_clear()
 
 
 def asking(**step: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": json.dumps(step)}]}
 
 
+def isolated(function: str, folder: Path) -> Runner:
+    return IsolatedRunner("chat", Task(run="python", handler=f"tests.tasks.handlers:{function}", isolate=True), folder)
+
+
 PYTHON_TOLD = ["log", "token", "token", "token", "progress"]
 PYTHON = ({"do": "return"}, {"do": "fail"}, {"do": "wait"}, {"do": "exit"}, PYTHON_TOLD, "progress")
+ISOLATED = (*PYTHON[:3], {"do": "die"}, *PYTHON[4:])
 WAYS = {
     "async": Way(lambda _: python_runner("chat", "tests.tasks.handlers:act"), *PYTHON),
     "thread": Way(lambda _: python_runner("chat", "tests.tasks.handlers:act_in_thread"), *PYTHON),
+    "isolated": Way(functools.partial(isolated, "act_in_thread"), *ISOLATED),
     "command": Way(
         lambda folder: CommandRunner(command("way.py"), folder),
         {"do": "return"},
@@ -87,6 +103,19 @@ WAYS = {
 }
 
 
+@contextlib.asynccontextmanager
+async def closing_runners(
+    shared_postgres: str, folder: Path, runners: Mapping[str, Runner], config: Config = CONFIG
+) -> AsyncIterator[Workshop]:
+    """The slots close them only when they stop in order."""
+    try:
+        async with open_workshop(shared_postgres, folder, runners, config) as shop:
+            yield shop
+    finally:
+        for runner in runners.values():
+            await runner.close()
+
+
 @pytest.fixture(scope="module", params=WAYS)
 def way(request: pytest.FixtureRequest) -> Way:
     return WAYS[request.param]
@@ -96,13 +125,13 @@ def way(request: pytest.FixtureRequest) -> Way:
 async def shop(way: Way, shared_postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workshop]:
     """For all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("s")
-    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
         yield shop
 
 
 @pytest.fixture
 async def own_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
-    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
         yield shop
 
 
@@ -110,7 +139,7 @@ async def own_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterato
 async def patient_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
     """Which lets jobs finish when it stops."""
     config = msgspec.structs.replace(CONFIG, drain_s=30)
-    async with open_workshop(shared_postgres, folder, {"chat": way.make(folder)}, config) as shop:
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}, config) as shop:
         yield shop
 
 
@@ -122,6 +151,17 @@ async def until_it_runs(shop: Workshop, way: Way, job_id: Any) -> None:
 
 async def is_idle(shop: Workshop) -> bool:
     return not shop.slots._running
+
+
+async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
+    shop: Workshop, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobd.services.slots.REPORT_S", 0.0)
+    job_id = await shop.submit(way.good)
+
+    job = await shop.until(job_id, "done", "error")
+
+    assert job.status == "done"
 
 
 async def test_job_is_done_with_its_result(shop: Workshop, way: Way) -> None:
@@ -263,12 +303,17 @@ def plain_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[Workshop]:
-    runners = {"chat": WAYS["async"].make(plain_folder), "tool": WAYS["thread"].make(plain_folder)}
-    async with open_workshop(shared_postgres, plain_folder, runners) as shop:
+    runners = {
+        "chat": WAYS["async"].make(plain_folder),
+        "tool": WAYS["thread"].make(plain_folder),
+        "rag": WAYS["isolated"].make(plain_folder),
+        "plan": isolated("act", plain_folder),
+    }
+    async with closing_runners(shared_postgres, plain_folder, runners) as shop:
         yield shop
 
 
-@pytest.mark.parametrize("task", ["chat", "tool"])
+@pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
 @pytest.mark.parametrize(
     ("payload", "code", "message", "attempts"),
     [
@@ -292,6 +337,7 @@ async def test_failure_says_what_happened(
     assert error["message"].startswith(message)
 
 
+@pytest.mark.parametrize("task", ["chat", "plan"])
 @pytest.mark.parametrize(
     ("payload", "code", "message"),
     [
@@ -300,20 +346,21 @@ async def test_failure_says_what_happened(
     ],
 )
 async def test_async_handler_cannot_take_its_slot_down(
-    plain: Workshop, payload: dict[str, Any], code: str, message: str
+    plain: Workshop, task: str, payload: dict[str, Any], code: str, message: str
 ) -> None:
-    job_id = await plain.submit(payload, max_attempts=1)
+    job_id = await plain.submit(payload, task=task, max_attempts=1)
     await plain.until(job_id, "error")
 
-    after = await plain.submit({"do": "return"})
+    after = await plain.submit({"do": "return"}, task=task)
 
     await plain.until(after, "done")
     error = await plain.error(job_id)
     assert (error["code"], error["message"]) == (code, message)
 
 
-async def test_stack_of_an_exception_ends_where_it_was_raised(plain: Workshop) -> None:
-    job_id = await plain.submit({"do": "raise"}, max_attempts=1)
+@pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
+async def test_stack_of_an_exception_ends_where_it_was_raised(plain: Workshop, task: str) -> None:
+    job_id = await plain.submit({"do": "raise"}, task=task, max_attempts=1)
 
     await plain.until(job_id, "error")
 
@@ -341,8 +388,9 @@ async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(pl
     assert "a queue with slots = 0" in error["message"]
 
 
-async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Workshop) -> None:
-    job_id = await plain.submit({"do": "return"}, max_attempts=7)
+@pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
+async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Workshop, task: str) -> None:
+    job_id = await plain.submit({"do": "return"}, task=task, max_attempts=7)
 
     await plain.until(job_id, "done")
 

@@ -15,7 +15,8 @@ from jobd.job.history import Cursor
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import Kept, OutOfStep
 from jobd.tasks.mock import MockRunner
-from jobd.tasks.telling import DATA_BYTES, MOST_WAITING, Teller, told_event
+from jobd.tasks.telling import MOST_WAITING, Teller
+from jobd.tasks.told import DATA_BYTES, told_event
 from tests.support.workshop import Workshop, open_workshop
 
 if TYPE_CHECKING:

@@ -38,7 +38,13 @@ def with_task(task: Task) -> Config:
         Config(retry=Retry(base_s=5, cap_s=5)),
         Config(auth=Auth(tokens=(token("a"), token("b")))),
         with_task(Task(run="python", handler="pkg.mod:func", isolate=True)),
+        with_task(Task(run="python", handler="mod:func", isolate=True, recycle_jobs=9, memory_mb=512)),
         with_task(Task(run="python", handler="mod:func")),
+        with_task(Task(run="command", argv=("ls",), memory_mb=64)),
+        with_task(Task(run="mock", lease_ttl_s=1)),
+        with_task(Task(run="mock", retry_base_s=0, retry_cap_s=0)),
+        with_task(Task(run="mock", retry_base_s=300)),
+        with_task(Task(run="mock", retry_cap_s=1)),
         with_task(Task(run="command", argv=("/bin/tool", ""))),
         with_task(Task(run="openai", base_url="http://127.0.0.1:8080/v1")),
         with_task(Task(run="mock")),
@@ -92,6 +98,26 @@ def test_consistent_config_breaks_no_rule(config: Config) -> None:
             with_task(Task(run="mock", base_url="http://h/v1")),
             'tasks.t.base_url is only for run = "openai" (tasks.t.run is "mock")',
         ),
+        (
+            with_task(Task(run="python", handler="f:g", recycle_jobs=1)),
+            "tasks.t.recycle_jobs is only for isolate = true",
+        ),
+        (
+            with_task(Task(run="python", handler="f:g", memory_mb=1)),
+            'tasks.t.memory_mb is only for run = "command" and isolate = true (tasks.t.run is "python")',
+        ),
+        (
+            with_task(Task(run="mock", retry_base_s=301)),
+            "retry.cap_s must be at least tasks.t.retry_base_s (got 300 and 301)",
+        ),
+        (
+            with_task(Task(run="mock", retry_cap_s=0.5)),
+            "tasks.t.retry_cap_s must be at least retry.base_s (got 0.5 and 1)",
+        ),
+        (
+            with_task(Task(run="mock", retry_base_s=3, retry_cap_s=2)),
+            "tasks.t.retry_cap_s must be at least tasks.t.retry_base_s (got 2 and 3)",
+        ),
         (with_task(Task(run="command")), 'tasks.t.argv must name a program when run = "command"'),
         (with_task(Task(run="command", argv=("", "x"))), 'tasks.t.argv must name a program when run = "command"'),
         (
@@ -132,6 +158,7 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "retention.jobs_s",
         "retention.gone_s",
         "retention.every_s",
+        "tickets.four_eyes",
         "log.level",
     }
 

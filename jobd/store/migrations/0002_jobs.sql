@@ -108,6 +108,8 @@ CREATE TABLE jobd.leases (
     -- is known by that.
     event_n integer NOT NULL DEFAULT 0,
     told_n integer NOT NULL DEFAULT 0,
+    -- What a renewal adds; null: what its holder's node gives to all.
+    ttl_s double precision CHECK (ttl_s > 0),
     CONSTRAINT job_has_an_attempt CHECK ((resource_type = 'JOB') = (attempt_id IS NOT NULL AND attempt_no IS NOT NULL))
 ) WITH (
     fillfactor = 50,
@@ -257,6 +259,11 @@ END;
 CREATE FUNCTION jobd.backoff(attempt_count integer, base_s double precision, cap_s double precision, jitter double precision)
 RETURNS interval LANGUAGE sql IMMUTABLE
 RETURN make_interval(secs => least(cap_s, base_s * power(2.0, least(attempt_count - 1, 60))) * jitter);
+
+-- The number of a task that is an exception, or the number of all others.
+CREATE FUNCTION jobd.of_task(task text, tasks text[], numbers double precision[], otherwise double precision)
+RETURNS double precision LANGUAGE sql IMMUTABLE
+RETURN coalesce(numbers[array_position(tasks, task)], otherwise);
 
 -- Read-only views in the words of other systems, for existing queries and dashboards.
 

@@ -1,0 +1,111 @@
+"""The automatic backup before a migration: how to go back if the new jobd disappoints.
+
+    {data_dir}/backups/schema-0004-20260101T120000Z.tar
+
+It holds the database alone: a migration does not touch result files, which stay where they are, and copying them could
+take more space than there is. Of these backups the newest few are kept. A first start has nothing to keep, and a
+configured Postgres is its owner's to back up.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from jobd.backup.make import Backup
+from jobd.backup.output import new_file
+from jobd.datadir import WARM_START_BYTES
+from jobd.errors import DiskFull
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from jobd.config import Config
+    from jobd.datadir import DataDir
+    from jobd.store.migrate import Migration
+    from jobd.store.postgres import Connection
+
+log = logging.getLogger(__name__)
+
+FOLDER = "backups"
+KEPT = 3
+DUMP_BYTES_AT_MOST = statement("dump_bytes_at_most", __package__)
+_NAME = re.compile(r"schema-\d{4,}-\d{8}T\d{6}Z\.tar")
+_TEMPORARY = re.compile(rf"\.{_NAME.pattern}\.\w+")
+
+
+class Keeper:
+    """To be asked before a migration; one for each run of jobd."""
+
+    def __init__(self, data_dir: DataDir, config: Config, progress: Callable[[str], None] = lambda text: None) -> None:
+        self._data_dir = data_dir
+        self._progress = progress
+        self._config = config
+        self._kept: set[int] = set()
+
+    async def keep(self, connection: Connection, pending: Sequence[Migration]) -> None:
+        """Back up, once for each state of the schema: a migration that is tried again needs no second copy."""
+        schema = pending[0].number - 1
+        if self._config.postgres.url:
+            log.warning(
+                "migrating from schema %d without a backup: [postgres] url is set, so that is up to you", schema
+            )
+            return
+        if schema in self._kept:
+            return
+        self._check_space(await bytes_needed(connection))
+        path = await self._write(schema)
+        self._kept.add(schema)
+        size = path.stat().st_size
+        log.info(
+            "the database schema is at %d and will be migrated; kept a backup: %s (%d KiB)", schema, path, size >> 10
+        )
+        forget_old(path)
+
+    async def _write(self, schema: int) -> Path:
+        folder = self._data_dir.path / FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        hand_over(folder, self._data_dir.path)
+        now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+        path = folder / f"schema-{schema:04d}-{now}.tar"
+        with new_file(path, force=True) as file:
+            await Backup(self._data_dir, self._config, self._progress).write(file, with_results=False)
+        hand_over(path, self._data_dir.path)
+        return path
+
+    def _check_space(self, needed: int) -> None:
+        free = self._data_dir.free_bytes()
+        if free < needed:
+            raise DiskFull(
+                f"the backup before the migration may need {needed >> 20} MiB and {self._data_dir.path} has "
+                f"{free >> 20} MiB free; free some space, or go without one: jobd migrate --no-backup"
+            )
+
+
+async def bytes_needed(connection: Connection) -> int:
+    """For a backup of the database, with room left for the server to go on."""
+    dump: int = await connection.fetchval(DUMP_BYTES_AT_MOST)
+    return dump + WARM_START_BYTES
+
+
+def hand_over(path: Path, like: Path) -> None:
+    """What root makes in the data directory of another user's jobd must be that user's, who is to go on with it."""
+    info = like.stat()
+    if os.geteuid() == 0 != info.st_uid:
+        os.chown(path, info.st_uid, info.st_gid)
+
+
+def forget_old(newest: Path) -> None:
+    """Delete all but the newest few, and what a kill left half written; what people put there stays."""
+    for path in newest.parent.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    others = sorted(path for path in newest.parent.iterdir() if _NAME.fullmatch(path.name) and path != newest)
+    for path in others[: -(KEPT - 1)]:
+        path.unlink(missing_ok=True)
+        log.info("deleted an old automatic backup: %s", path)

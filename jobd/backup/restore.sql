@@ -1,0 +1,23 @@
+-- name: read_held
+-- Jobs that were in someone's hands: one page.
+-- $1 most int
+SELECT resource_id AS job_id, attempt_id, lease_token FROM leases WHERE resource_type = 'JOB'
+ORDER BY resource_id LIMIT $1::integer;
+
+-- name: drop_leases
+-- What is not a job has no attempt to close; whoever comes next takes it up.
+DELETE FROM leases;
+
+-- name: forget_nodes
+-- None of them serves this database.
+DELETE FROM nodes;
+
+-- name: rename_installation
+-- This is another world than the one that the backup was taken from, which may have gone on: a Redis that knows that one
+-- must not pass for ours, nor a message in it for one of ours.
+UPDATE installation SET id = gen_random_uuid(), epoch = 0;
+
+-- name: analyze_statement
+-- The statement that tells the planner what is in the tables of the schema, whichever there are.
+SELECT 'ANALYZE ' || string_agg(format('jobd.%I', relname), ', ')
+FROM pg_class WHERE relnamespace = 'jobd'::regnamespace AND relkind IN ('r', 'p');

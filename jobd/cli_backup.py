@@ -1,0 +1,163 @@
+"""`jobd backup`, `restore` and `upgrade-check`.
+
+What a program reads goes to standard output, what a person should know to standard error; when the backup itself goes
+to standard output, so does the rest to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from jobd import config_load, logs
+from jobd.cli_run import run_async, show_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobd.backup.archive import Contents, Head
+    from jobd.config import Config
+
+
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="As one JSON object."),
+        click.option("--data-dir", metavar="DIR", help="Where everything is kept (data_dir)."),
+        click.option(
+            "--config", "file", metavar="FILE", help="Configuration (default: ./jobd.toml, /etc/jobd/jobd.toml)."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("target", metavar="FILE")
+@config_options
+@click.option("--force", is_flag=True, help="Write over FILE if it exists.")
+def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, force: bool) -> None:
+    """Write everything that cannot be made anew into one FILE (-: standard output), whether jobd runs or not.
+
+    That is the database as of one moment, and the result files that it names; payloads are in it, so its mode is
+    0600. Not in it: jobd.toml, and tables of your own.
+
+    \b
+    Examples:
+      jobd backup /mnt/usb/jobd-$(date +%F).tar
+      jobd backup - | ssh elsewhere 'cat > jobd.tar'
+    """
+    from jobd.backup.command import back_up
+
+    config = _loaded(file, data_dir)
+    made = _run_with_progress(back_up, config, None if target == "-" else Path(target), force)
+    if as_json:
+        click.echo(msgspec.json.encode(made), err=target == "-")
+    else:
+        where = "" if made.file is None else f" in {made.file}"
+        click.echo(f"backed up{where}: {_said(made.head, made.contents)}, {made.bytes >> 10} KiB", err=target == "-")
+    _warn_of_missing(made.contents.results_missing)
+    if made.others:
+        _note(f"tables that are not jobd's own are not in it: {', '.join(made.others[:5])}; pg_dump them yourself")
+
+
+@click.command()
+@click.argument("source", metavar="FILE")
+@config_options
+@click.option("--check", "only_check", is_flag=True, help="Read all of FILE and say what is in it; change nothing.")
+@click.option(
+    "--results",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A results folder for what FILE lacks (default: for an automatic backup, the one it lies beside).",
+)
+def restore(
+    source: str, file: str | None, data_dir: str | None, as_json: bool, only_check: bool, results: Path | None
+) -> None:
+    """Make a data directory from a backup. The directory must be empty or new; afterwards start jobd on it.
+
+    Jobs that were running when the backup was taken wait again. Workers that still hold them have lost them.
+
+    \b
+    Examples:
+      jobd restore /mnt/usb/jobd-2026-01-01.tar
+      jobd restore jobd.tar --data-dir ./other && jobd serve --data-dir ./other
+      jobd restore jobd.tar --check
+    """
+    from jobd.backup import restore as restoring
+
+    if only_check:
+        found = run_async(restoring.check, Path(source))
+    else:
+        found = _run_with_progress(restoring.restore, _loaded(file, data_dir), Path(source), results)
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    elif only_check:
+        click.echo(f"{source} is whole: {_said(found.head, found.contents)}")
+    else:
+        click.echo(f"restored into {found.data_dir}: {_said(found.head, found.contents)}")
+        if found.handed_back:
+            click.echo(f"{found.handed_back} jobs that were running wait again")
+        click.echo(f"next: jobd serve --data-dir {found.data_dir}")
+    _warn_of_missing(found.results_missing)
+
+
+@click.command("upgrade-check")
+@config_options
+def upgrade_check(file: str | None, data_dir: str | None, as_json: bool) -> None:
+    """Say what `jobd serve` of this version would do with a data directory; changes nothing.
+
+    Exit code 0: it would start, perhaps after a backup and a migration. 1: it would refuse.
+
+    \b
+    Examples:
+      jobd upgrade-check && systemctl restart jobd
+    """
+    from jobd.backup.upgrade import forecast
+
+    found = run_async(forecast, _loaded(file, data_dir))
+    if as_json:
+        click.echo(msgspec.json.encode(found))
+    else:
+        schema = "unknown" if found.schema is None else found.schema
+        click.echo(f"jobd {found.jobd} knows database schema {found.knows}; the data has {schema}")
+        for name in found.pending:
+            click.echo(f"pending: {name}")
+        if found.backup_bytes is not None:
+            click.echo(f"backup before it: up to {found.backup_bytes >> 20} MiB, {found.free_bytes >> 20} MiB are free")
+        click.echo(f"{found.verdict}: {found.why}" if found.why else found.verdict)
+    sys.exit(1 if found.verdict == "refused" else 0)
+
+
+COMMANDS = (backup, restore, upgrade_check)
+
+
+def _loaded(file: str | None, data_dir: str | None) -> Config:
+    loaded = config_load.load(Path(file) if file is not None else None, os.environ, {"data_dir": data_dir})
+    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    return loaded.config
+
+
+def _run_with_progress(function: Callable[..., Any], *args: object) -> Any:
+    try:
+        return run_async(function, *args, show_progress)
+    finally:
+        show_progress("")
+
+
+def _said(head: Head, contents: Contents) -> str:
+    files = f"{contents.result_files} result files" if head.holds == "everything" else "no result files"
+    return f"{sum(contents.jobs.values())} jobs and {files} of {head.made_at:%F %T} UTC, schema {head.schema}"
+
+
+def _warn_of_missing(refs: list[str]) -> None:
+    if refs:
+        _note(f"{len(refs)} result files are missing, first {refs[0]}; reading those results will say so")
+
+
+def _note(text: str) -> None:
+    click.echo(f"jobd: note: {text}", err=True)

@@ -1,0 +1,155 @@
+"""`jobd dlq`: jobs that ended in error, and running many of them again.
+
+Letters are walked from the newest to the oldest, so a job that runs again and fails again is not met on the way.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from jobd.cli_complete import complete_jobs, complete_queues, complete_tasks
+from jobd.cli_list import pages, show_json
+from jobd.cli_run import show_progress
+from jobd.cli_show import moment, note
+from jobd.cli_table import Column, ago, is_terminal, show_rows
+from jobd.cli_where import where_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jobd import Client
+    from jobd.client import Redriven
+
+#: Letters of one call; the fewer, the sooner there is progress to show.
+BATCH = 200
+#: Letters that are counted before a question; more are "at least so many".
+COUNTED = 1_000
+#: On a terminal, more than so many are not listed one by one.
+LISTED = 20
+
+LETTER_COLUMNS = (
+    Column("JOB"),
+    Column("TASK"),
+    Column("QUEUE"),
+    Column("ENDED", is_number=True),
+    Column("REASON"),
+    Column("RUNS AGAIN AS", is_extra=True),
+)
+
+
+@click.group()
+def dlq() -> None:
+    """Look at jobs that ended in error, and run them again."""
+
+
+@dlq.command("list")
+@click.option("--task", metavar="NAME", help="Only jobs of this task.", shell_complete=complete_tasks)
+@click.option("--queue", metavar="NAME", help="Only jobs of this queue.", shell_complete=complete_queues)
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@where_options
+def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as_json: bool) -> None:
+    """List dead letters, newest first.
+
+    \b
+    Examples:
+      jobd dlq list --task chat
+      jobd dlq list --limit 1000 --json | jq -r 'select(.redriven_to == null) | .job_id'
+    """
+    letters = pages(client.dead_letters, "letters", limit, task=task, queue=queue)
+    if as_json:
+        show_json(letters)
+        return
+    when = ago if is_terminal() else moment
+    rows = ((one.job_id, one.task, one.queue, when(one.at_ts), one.reason, one.redriven_to) for one in letters)
+    show_rows(LETTER_COLUMNS, rows, nothing="no dead letters")
+
+
+@dlq.command("retry")
+@click.argument("job_ids", metavar="[JOB...]", nargs=-1, shell_complete=complete_jobs("error"))
+@click.option("--all", "every", is_flag=True, help="All that do not run again yet.")
+@click.option("--task", metavar="NAME", help="With --all: only jobs of this task.", shell_complete=complete_tasks)
+@click.option("--queue", metavar="NAME", help="With --all: only jobs of this queue.", shell_complete=complete_queues)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help='One JSON object a line: {"from": OLD, "to": NEW}.')
+@where_options
+def dlq_retry(
+    client: Client,
+    job_ids: Sequence[str],
+    every: bool,
+    task: str | None,
+    queue: str | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Run dead letters again, each as a new job and each only once. Needs a token with the scope admin, if any.
+
+    On a terminal, --all asks first. Exit code 1 if one of the jobs that were named does not run again by this: it is no
+    dead letter, or runs again already.
+
+    \b
+    Examples:
+      jobd dlq retry 01890a5d-ac96-774b-bcce-b302099a8057
+      jobd dlq retry --all --task chat
+      jobd dlq retry --all --queue slow --yes
+    """
+    if bool(job_ids) == every or ((task or queue) and not every):
+        raise click.UsageError("name jobs, or give --all, to which --task and --queue may be added")
+    if every and not yes and sys.stdin.isatty() and not _is_wanted(client, task, queue):
+        note("nothing was done")
+        sys.exit(1)
+    retried = list(_shown(_retry_all(client, task, queue) if every else _retry(client, job_ids), as_json))
+    if every and is_terminal() and not as_json:
+        click.echo(f"{len(retried)} jobs run again" if retried else "there is nothing to run again")
+    done = {str(one.old) for one in retried}
+    if left := [job_id for job_id in job_ids if job_id.lower() not in done]:
+        note(f"no dead letter, or runs again already: {', '.join(left)}; `jobd retry` runs one again all the same")
+        sys.exit(1)
+
+
+def _is_wanted(client: Client, task: str | None, queue: str | None) -> bool:
+    letters = pages(client.dead_letters, "letters", COUNTED + 1, task=task, queue=queue)
+    waiting = sum(1 for one in islice(letters, COUNTED) if one.redriven_to is None)
+    more = " and perhaps more" if next(letters, None) is not None else ""
+    which = "".join(f" of {kind} {name}" for kind, name in (("task", task), ("queue", queue)) if name)
+    if not waiting and not more:
+        return True  # which then says that there is nothing
+    return click.confirm(f"Run {waiting} dead letters{which}{more} again?", err=True)
+
+
+def _retry(client: Client, job_ids: Sequence[str]) -> Iterator[Redriven]:
+    for start in range(0, len(job_ids), BATCH):
+        yield from client.retry_dead_letters(ids=job_ids[start : start + BATCH]).retried
+
+
+def _retry_all(client: Client, task: str | None, queue: str | None) -> Iterator[Redriven]:
+    before, number = None, 0
+    try:
+        while True:
+            answer = client.retry_dead_letters(task=task, queue=queue, limit=BATCH, before=before)
+            yield from answer.retried
+            number += len(answer.retried)
+            before = answer.next
+            if before is None:
+                return
+            show_progress(f"{number} jobs run again so far")
+    finally:
+        show_progress("")
+
+
+def _shown(retried: Iterator[Redriven], as_json: bool) -> Iterator[Redriven]:
+    for number, one in enumerate(retried):
+        if as_json:
+            click.echo(msgspec.json.encode(one))
+        elif not is_terminal():
+            click.echo(f"{one.old}\t{one.new}")
+        elif number < LISTED:
+            click.echo(f"{one.old} -> {one.new}")
+        yield one

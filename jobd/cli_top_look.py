@@ -1,0 +1,104 @@
+"""What `jobd top` knows: the last look at a jobd, how fast its counters move, and whether it is away."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobd import AsyncClient
+    from jobd.client import ClientError, DeadLetters, QueueObject, Stats, Totals, Workers
+
+#: Jobs and letters that fit on any screen.
+MOST = 50
+#: Rates are over so much of the past, so that single jobs do not make them jump.
+WINDOW_S = 10.0
+#: How long it is said that jobd came back.
+BACK_S = 10.0
+
+
+class Look(NamedTuple):
+    #: By `time.monotonic()`
+    at: float
+    stats: Stats
+    workers: Workers
+    letters: DeadLetters
+
+
+class Rates(NamedTuple):
+    """Per second."""
+
+    came: float
+    ended: float
+    failed: float
+
+
+async def look(client: AsyncClient) -> Look:
+    stats = await client.stats()
+    workers = await client.workers(limit=MOST, held=MOST)
+    letters = await client.dead_letters(limit=MOST)
+    return Look(time.monotonic(), stats, workers, letters)
+
+
+class Seen:
+    """All looks so far; what is drawn is drawn from here."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.last: Look | None = None
+        #: Why the last try failed; None: it did not.
+        self.trouble: ClientError | None = None
+        self._away_since: float | None = None
+        self._was_away_s = 0.0
+        self._back_at: float | None = None
+        self._looks: deque[Look] = deque()
+
+    def add(self, new: Look) -> None:
+        if self._away_since is not None:
+            self._was_away_s, self._back_at = new.at - self._away_since, new.at
+            self._looks.clear()  # what happened meanwhile happened at nobody knows which moment
+        self._away_since, self.trouble, self.last = None, None, new
+        self._looks.append(new)
+        while new.at - self._looks[0].at > WINDOW_S and len(self._looks) > 2:
+            self._looks.popleft()
+
+    def fail(self, error: ClientError) -> None:
+        self.trouble = error
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+
+    @property
+    def away_s(self) -> float | None:
+        """For how long jobd has been away; None: it is there."""
+        return None if self._away_since is None else time.monotonic() - self._away_since
+
+    @property
+    def was_away_s(self) -> float | None:
+        """For how long it was away, as long as that is news."""
+        is_news = self._back_at is not None and time.monotonic() - self._back_at < BACK_S
+        return self._was_away_s if is_news else None
+
+    def rates(self) -> Rates | None:
+        """Of all jobs; None: not known yet."""
+        return self._rates([look.stats.totals for look in self._looks])
+
+    def queue_rates(self, name: str) -> Rates | None:
+        found = [{one.name: one for one in look.stats.queues}.get(name) for look in self._looks]
+        return self._rates(found)
+
+    def _rates(self, counters: Sequence[Totals | QueueObject | None]) -> Rates | None:
+        if len(counters) < 2 or counters[0] is None or counters[-1] is None:
+            return None
+        first, last = counters[0], counters[-1]
+        passed_s = self._looks[-1].at - self._looks[0].at
+        ended = _ended(last) - _ended(first)
+        came = ended + last.queued + last.running - first.queued - first.running
+        # Retention takes from the counters, too; a rate below nothing would only puzzle.
+        return Rates(*(max(0.0, number / passed_s) for number in (came, ended, last.error - first.error)))
+
+
+def _ended(one: Totals | QueueObject) -> int:
+    return one.done + one.error + one.canceled

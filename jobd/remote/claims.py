@@ -1,0 +1,199 @@
+"""Jobs for the slots of this machine, claimed from jobd by long poll.
+
+One call for each queue is under way while slots of it wait, and asks for as many jobs as there are of them. A job that
+nobody wants any more when it arrives is handed back uncharged.
+
+To stop, a call that has only just begun gets a moment to bring what it may already have claimed: who hangs up on it
+would leave that job to wait for the end of its lease. One that has waited for longer most likely has nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import deque
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+import anyio
+from msgspec import UNSET
+
+from jobd.client import ClientError, Denied
+from jobd.config import Leases
+from jobd.errors import ServerRefused, TokenRefused
+from jobd.lifecycle.claim import ClaimedJob
+from jobd.lifecycle.report import Held
+from jobd.remote.session import is_about_the_body
+from jobd.stream.keys import stream_of
+from jobd.wire import worker as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from jobd.remote.session import Session
+    from jobd.service import Handle
+
+log = logging.getLogger(__name__)
+
+#: How long a claim waits for a job; proxies tend to cut after 60 s.
+WAIT_S = 30.0
+#: What a claim that has just begun gets to bring its job, when the worker stops.
+GRACE_S = 0.5
+#: Up to so long before asking again when jobd did not hold the call, as while it stops.
+SHORT_S = 2.0
+BEAT_S = 5.0
+
+
+class _Waiter:
+    def __init__(self) -> None:
+        self.job: ClaimedJob | None = None
+        self.served = anyio.Event()
+
+
+class _Line:
+    """The slots of one queue that wait, and the call that is under way for them."""
+
+    def __init__(self) -> None:
+        self.waiters: deque[_Waiter] = deque()
+        self.called = anyio.Event()
+        #: Since when; None: no call.
+        self.calling_since: float | None = None
+
+
+class Claims:
+    def __init__(
+        self,
+        session: Session,
+        worker_id: str,
+        queues: Iterable[str],
+        *,
+        release: Callable[[Held], Awaitable[object]],
+        must_answer: bool = False,
+    ) -> None:
+        self._session = session
+        self._worker_id = worker_id
+        self._lines = {queue: _Line() for queue in queues}
+        self._release = release
+        #: Not to wait for a jobd that does not answer at the start.
+        self._must_answer = must_answer
+        #: The shortest that jobd has asked for; told with every job.
+        self.leases: Leases | None = None
+
+    async def take(self, queues: Sequence[str], owner_id: str) -> list[ClaimedJob]:
+        """Wait for a job of this queue. There is one queue: slots are of one each."""
+        (queue,) = queues
+        line, waiter = self._lines[queue], _Waiter()
+        line.waiters.append(waiter)
+        line.called.set()
+        try:
+            await waiter.served.wait()
+        except anyio.get_cancelled_exc_class():
+            if waiter.job is None:
+                line.waiters.remove(waiter)
+            else:
+                await self._give_back([waiter.job])
+            raise
+        return [waiter.job] if waiter.job is not None else []
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    async def run(self, handle: Handle) -> None:
+        async with anyio.create_task_group() as tasks:
+            for queue in self._lines:
+                tasks.start_soon(self._serve, queue, handle)
+            handle.ready()
+            while not handle.stop.is_set():
+                with anyio.move_on_after(BEAT_S):
+                    await handle.stop.wait()
+                handle.beat()
+            while any(self._has_just_begun(line) for line in self._lines.values()):
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+    def _has_just_begun(self, line: _Line) -> bool:
+        return line.calling_since is not None and time.monotonic() - line.calling_since < GRACE_S
+
+    async def _serve(self, queue: str, handle: Handle) -> None:
+        line = self._lines[queue]
+        while not handle.stop.is_set():
+            if not line.waiters:
+                line.called = anyio.Event()
+                await line.called.wait()
+                continue
+            await self._hand_out(line, await self._claim(queue, line))
+
+    async def _hand_out(self, line: _Line, jobs: list[ClaimedJob]) -> None:
+        while jobs and line.waiters:
+            waiter = line.waiters.popleft()
+            waiter.job = jobs.pop(0)
+            waiter.served.set()
+        await self._give_back(jobs)
+
+    async def _give_back(self, jobs: Sequence[ClaimedJob]) -> None:
+        for job in jobs:
+            held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
+            with anyio.move_on_after(GRACE_S, shield=True):
+                try:
+                    await self._release(held)
+                except ClientError as error:
+                    log.debug("job %s was not handed back (%s); its lease will end", job.job_id, error)
+
+    # -- claiming ----------------------------------------------------------------------------------------------
+
+    async def _claim(self, queue: str, line: _Line) -> list[ClaimedJob]:
+        """What there is; none when the time is up, or jobd is away. The first call only looks, to know soon."""
+        wait_s = WAIT_S if self._session.is_up else 0.0
+        request = wire.ClaimRequest(
+            worker_id=self._worker_id,
+            streams=[stream_of(queue)],
+            max_wait_ms=int(wait_s * 1000),
+            max_jobs=min(len(line.waiters), wire.MAX_CLAIMED),
+        )
+        line.calling_since = called_at = time.monotonic()
+        try:
+            answer = await self._session.post("claim", request, wire.ClaimAnswer, wait_s)
+        except ClientError as error:
+            self._raise_if_final(error)
+            return []
+        finally:
+            line.calling_since = None
+        jobs = [] if answer.jobs is UNSET else [self._claimed(queue, job) for job in answer.jobs]
+        if not jobs and time.monotonic() - called_at < wait_s / 2:
+            await anyio.sleep(random.uniform(0, SHORT_S))
+        return jobs
+
+    def _raise_if_final(self, error: ClientError) -> None:
+        if isinstance(error, Denied):
+            raise TokenRefused(f"jobd at {self._session.url} does not let this worker in: {error}") from error
+        if is_about_the_body(error):
+            raise ServerRefused(f"jobd at {self._session.url} does not take this worker: {error}") from error
+        if self._must_answer and not self._session.was_up:
+            raise ServerRefused(f"no jobd at {self._session.url}: {error}") from error
+
+    def _claimed(self, queue: str, job: wire.ClaimedJob) -> ClaimedJob:
+        self._note_lease(Leases(ttl_s=job.lease_ttl_seconds, heartbeat_s=job.heartbeat_interval_seconds))
+        return ClaimedJob(
+            job_id=job.job_id,
+            task=job.task,
+            queue=queue,
+            payload=bytes(job.payload).decode(),
+            enqueue_id=job.enqueue_id,
+            attempt_id=job.attempt_id,
+            attempt_no=job.attempt,
+            attempt_count=job.attempt,
+            max_attempts=job.max_attempts,
+            lease_token=job.lease_token,
+            lease_expires_at=datetime.now(timezone.utc),
+            timeout_s=job.timeout_s,
+            ttl_s=0,
+            owner_id=self._worker_id,
+            stream=job.stream,
+            message_id=job.message_id,
+            lease_ttl_s=job.lease_ttl_seconds,
+        )
+
+    def _note_lease(self, told: Leases) -> None:
+        known = self.leases or told
+        self.leases = Leases(ttl_s=min(told.ttl_s, known.ttl_s), heartbeat_s=min(told.heartbeat_s, known.heartbeat_s))
+        self._session.lease_s = min(self._session.lease_s, told.ttl_s)

@@ -1,0 +1,31 @@
+"""The lease guard's own line to jobd, for when a handler blocks the event loop that all other calls live on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.remote.engine import heartbeat_request, renewals_in
+from jobd.wire.worker import HeartbeatAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobd.job.model import LeaseLost
+    from jobd.lifecycle.heartbeat import Beat, Renewal
+    from jobd.remote.session import Session
+
+
+class HttpLine:
+    """Opened anew for each renewal: they are rare, and what httpx keeps open belongs to one event loop."""
+
+    def __init__(self, open_session: Callable[[], Session], worker_id: str) -> None:
+        self._open_session = open_session
+        self._worker_id = worker_id
+
+    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
+        async with self._open_session() as session:
+            request = heartbeat_request(self._worker_id, beats)
+            return renewals_in(await session.post_at_once("heartbeat", request, HeartbeatAnswer))
+
+    def drop(self) -> None:
+        """Nothing is kept."""

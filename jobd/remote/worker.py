@@ -1,0 +1,154 @@
+"""`jobd worker`: slots on any machine, for a jobd that is reached over outbound HTTP alone.
+
+The tree is that of `jobd serve` without its servers, and it stops in the same order: nothing more is claimed, what runs
+may finish within `drain_s`, the rest is handed back uncharged, and leases are kept until the last report.
+
+A jobd that is away costs nothing but time: running jobs go on, and their reports wait, for as long as their leases
+last by this machine's clock. Then they are stopped, and nothing is written about them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import uuid
+from typing import TYPE_CHECKING, NamedTuple
+
+import anyio
+import msgspec
+
+from jobd.config import Queue
+from jobd.errors import ConfigError
+from jobd.notify import Notifier
+from jobd.remote.claims import Claims
+from jobd.remote.engine import RemoteEngine, SentResults
+from jobd.remote.folder import own_folder
+from jobd.remote.guard import HttpLine
+from jobd.remote.session import Session
+from jobd.service import Phase, Spec
+from jobd.services.lease_guard import LeaseGuard
+from jobd.services.leases import LeaseKeeper
+from jobd.services.slots import Slots
+from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
+from jobd.tasks.registry import make_runners, with_declared_tasks
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping, Sequence
+
+    from jobd.config import Config
+    from jobd.tasks.runner import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Place(NamedTuple):
+    """Which jobd to work for."""
+
+    #: Without it: JOBD_URL, else the usual address on this machine.
+    url: str | None
+    #: Without it: JOBD_TOKEN, else none.
+    token: str | None
+    verify: ssl.SSLContext | bool = True
+    #: Give up if it does not answer at the start.
+    must_answer: bool = False
+
+
+class Outcome(NamedTuple):
+    done: int
+    failed: int
+    handed_back: int
+    #: The signal's number, if it had to be sent twice.
+    signalled: int | None
+
+
+class Worker:
+    """One run of `jobd worker`."""
+
+    def __init__(self, config: Config, place: Place) -> None:
+        self._config = with_declared_tasks(config)
+        self._place = place
+        #: New at every start: what a dead worker held can never pass for this one's.
+        self.worker_id = f"{socket.gethostname()[:64]}:worker:{uuid.uuid4()}"
+        self.session = self._open_session()
+
+    def _open_session(self) -> Session:
+        return Session(self._place.url, self._place.token, self._place.verify)
+
+    async def run(self, on_start: Callable[[], None]) -> Outcome:
+        """Work until a signal; raises what makes it pointless to go on."""
+        os.umask(0o077)
+        engine = RemoteEngine(self.session, self.worker_id)
+        with own_folder(self._config) as folder:
+            runners = make_runners(msgspec.structs.replace(self._config, data_dir=str(folder)))
+            self._supervisor = Supervisor(
+                self._tree(engine, runners),
+                notifier=Notifier(os.environ),
+                drain_s=lambda: self._config.drain_s,
+                on_ready=on_start,
+            )
+            async with self.session:
+                signalled = await self._supervise()
+        return Outcome(engine.completed, engine.failed, engine.released, signalled)
+
+    def _tree(self, engine: RemoteEngine, runners: Mapping[str, Runner]) -> list[Spec]:
+        claims = Claims(
+            self.session,
+            self.worker_id,
+            [name for name, queue in self._config.queues.items() if queue.slots],
+            release=engine.release,
+            must_answer=self._place.must_answer,
+        )
+
+        def config() -> Config:
+            """With the leases that jobd grants, once it has granted one."""
+            return msgspec.structs.replace(self._config, leases=claims.leases or self._config.leases)
+
+        leases = LeaseKeeper(engine, config)
+        guard = LeaseGuard(HttpLine(self._open_session, self.worker_id), leases, config)
+        slots = Slots(
+            engine=engine,
+            dispatcher=claims,
+            leases=leases,
+            config=config,
+            runners=runners,
+            owner_id=self.worker_id,
+            results=SentResults(),
+        )
+        return [
+            Spec(name="leases", service=leases, phase=Phase.FLUSH),
+            Spec(name="lease_guard", service=guard, phase=Phase.FLUSH, needed=False),
+            Spec(name="slots", service=slots, phase=Phase.WORK),
+            Spec(name="claims", service=claims, phase=Phase.INTAKE),
+        ]
+
+    async def _supervise(self) -> int | None:
+        async with anyio.create_task_group() as tasks:
+            signalled = await tasks.start(self._obey_signals)
+            await self._supervisor.run()
+            tasks.cancel_scope.cancel()
+        return signalled[-1] if self._supervisor.hurried else None
+
+    async def _obey_signals(self, task_status: anyio.abc.TaskStatus[list[int]]) -> None:
+        signalled: list[int] = []
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            task_status.started(signalled)
+            async for number in received:
+                if not signalled:
+                    log.info("%s: draining for up to %g s", number.name, self._config.drain_s)
+                    exit_in_any_case(self._config.drain_s + FLUSH_S + SERVER_STOP_S + 0.5)
+                signalled.append(number)
+                self._supervisor.stop()
+
+
+def with_queues(config: Config, names: Sequence[str], slots: int | None) -> Config:
+    """The configuration with these queues served and no others (none named: its own), each by so many slots."""
+    wanted = names or [name for name, queue in config.queues.items() if queue.slots]
+    if not wanted:
+        raise ConfigError("no queue has slots, so there is nothing to work on: name one with --queue")
+    usual = {name: queue.slots or Queue().slots for name, queue in config.queues.items()}
+    served = {name: Queue(slots=slots or usual.get(name, Queue().slots)) for name in wanted}
+    unserved = {name: Queue(slots=0) for name in config.queues}
+    return msgspec.structs.replace(config, queues={**unserved, **served})

@@ -1,0 +1,154 @@
+"""The claims of one ticket poller: taken from the one lease engine, renewed together, given up or lost.
+
+A renewal shows the claim's version, so that of two who believe to hold a claim one learns that it does not. A claim
+that was lost, or that could not be renewed in time by this process's own clock, is told to its holder at once, who then
+stops and writes nothing; the statements would refuse it anyway, since each of them proves the lease.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
+from jobd.tickets.take_back import free_claims_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from uuid import UUID
+
+    from jobd.config import Config
+    from jobd.lifecycle.lease import ResourceType
+    from jobd.store.postgres import Database
+
+#: Claims are short, however long the leases of jobs may be.
+LONGEST_TTL_S = 120.0
+LONGEST_HEARTBEAT_S = 30.0
+#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
+MARGIN = 0.1
+#: How often it looks for claims to renew, as a part of the heartbeat.
+LOOK = 0.25
+
+
+class OwnerNames(msgspec.Struct, frozen=True):
+    """Under which names claims are held: one for each poller of each run of jobd, and none is ever used twice."""
+
+    owner_id: str
+    #: Names of this data directory's earlier runs, which are known to be dead.
+    dead: tuple[str, ...] = ()
+
+    def of(self, poller: str) -> OwnerNames:
+        return OwnerNames(f"{self.owner_id}:{poller}", tuple(f"{name}:{poller}" for name in self.dead))
+
+
+class Claim:
+    def __init__(self, record: LeaseRecord, renewed_at: float) -> None:
+        self.record = record
+        #: When the newest renewal that was granted had been sent.
+        self.renewed_at = renewed_at
+        self.is_lost = False
+        #: Called when it is lost.
+        self.on_lost: Callable[[], None] = _nothing
+
+    @property
+    def resource_id(self) -> UUID:
+        return self.record.resource_id
+
+    @property
+    def grip(self) -> Grip:
+        record = self.record
+        return Grip(resource_id=record.resource_id, lease_token=record.lease_token, claim_version=record.claim_version)
+
+    def lose(self) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self.on_lost()
+
+
+def _nothing() -> None:
+    pass
+
+
+class Claims:
+    def __init__(
+        self, database: Database, kind: ResourceType, owners: OwnerNames, config: Callable[[], Config]
+    ) -> None:
+        self._database = database
+        self._kind: ResourceType = kind
+        self._owners = owners
+        self._config = config
+        self._held: dict[UUID, Claim] = {}
+
+    @property
+    def ttl_s(self) -> float:
+        return min(LONGEST_TTL_S, float(self._config().leases.ttl_s))
+
+    @property
+    def heartbeat_s(self) -> float:
+        return min(LONGEST_HEARTBEAT_S, self._config().leases.heartbeat_s, self.ttl_s / 3)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def acquire(self, resource_ids: Sequence[UUID]) -> list[Claim]:
+        """Claim what is free or expired, in the order asked for; what another holds is left out."""
+        sent_at = time.monotonic()
+        records = await acquire(
+            self._database.pool, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=self.ttl_s
+        )
+        claims = [Claim(record, sent_at) for record in records if record is not None]
+        self._held.update((claim.resource_id, claim) for claim in claims)
+        return claims
+
+    def forget(self, claims: Iterable[Claim]) -> None:
+        """Renew them no more: they were given up with a write, or are to expire."""
+        for claim in claims:
+            if self._held.get(claim.resource_id) is claim:
+                del self._held[claim.resource_id]
+
+    async def release(self, claims: Sequence[Claim]) -> None:
+        """Give claims up without a write."""
+        self.forget(claims)
+        if claims:
+            await release(self._database.pool, self._kind, [claim.grip for claim in claims])
+
+    async def release_all(self) -> None:
+        await self.release(list(self._held.values()))
+
+    async def take_back(self) -> None:
+        """Free what earlier runs of this very poller held."""
+        await free_claims_of(self._database.pool, self._owners.dead)
+
+    async def keep(self) -> None:
+        """Renew for as long as the poller runs."""
+        while True:
+            await anyio.sleep(self.heartbeat_s * LOOK)
+            await self.renew_due()
+
+    async def renew_due(self) -> None:
+        due_before = time.monotonic() - self.heartbeat_s * (1 - LOOK)
+        due = [claim for claim in self._held.values() if claim.renewed_at < due_before]
+        if due:
+            await self._renew(due)
+
+    async def _renew(self, due: Sequence[Claim]) -> None:
+        sent_at = time.monotonic()
+        records: Sequence[LeaseRecord | None] | None = None
+        with anyio.move_on_after(self.ttl_s * (1 - MARGIN) / 2):
+            records = await renew(self._database.pool, self._kind, [claim.grip for claim in due], ttl_s=self.ttl_s)
+        for claim, record in zip(due, records or [claim.record for claim in due], strict=True):
+            if record is None:
+                self._lose(claim)
+            elif records is not None:
+                claim.record, claim.renewed_at = record, sent_at
+            elif time.monotonic() - claim.renewed_at > self.ttl_s * (1 - MARGIN):
+                self._lose(claim)
+
+    def _lose(self, claim: Claim) -> None:
+        """Unless it was given up while the renewal was under way."""
+        if self._held.get(claim.resource_id) is claim:
+            self.forget([claim])
+            claim.lose()

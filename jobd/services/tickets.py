@@ -1,0 +1,172 @@
+"""The ticket pollers, and the first two of them: readiness and scheduler.
+
+Each looks for work at every `tickets.poll_s`, and earlier when its bell rings; a ring that is lost costs time and
+nothing else. Any number of nodes may run them: who works on an event or a work order holds its claim, and every write
+proves it. What cannot be worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.errors import ServerDown
+from jobd.services.ticket_claims import Claim, Claims, OwnerNames
+from jobd.store.postgres import is_broken_line, translated
+from jobd.tickets.announce import announce
+from jobd.tickets.schedule import find_ready_events, schedule
+from jobd.tickets.take_back import free_claims_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from jobd.bell import Bell
+    from jobd.config import Config
+    from jobd.service import Handle
+    from jobd.store.postgres import Database
+    from jobd.tickets.desk import Bells
+
+log = logging.getLogger(__name__)
+
+PAGE = 100
+#: A poller shows at least so often that it is alive, however rarely it looks.
+LONGEST_WAIT_S = 5.0
+RELEASE_S = 2.0
+#: How often claims are cleared away that a crash left on something that was finished.
+SWEEP_S = 600.0
+
+
+class Poller:
+    """What the four have in common; each says what one look does."""
+
+    #: Of the claims that it takes; None: it takes none.
+    claims: Claims | None = None
+
+    def __init__(self, name: str, database: Database, config: Callable[[], Config], bells: Bells, bell: Bell) -> None:
+        self.name = name
+        self._database = database
+        self._config = config
+        self._bells = bells
+        self._bell = bell
+
+    async def run(self, handle: Handle) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._wake_at_stop, handle)
+            if self.claims is not None:
+                tasks.start_soon(self._keep_claims, self.claims)
+            try:
+                await self._begin()
+                handle.ready()
+                await self._look_until_stopped(handle)
+            finally:
+                await self._let_go()
+            tasks.cancel_scope.cancel()
+
+    async def run_once(self) -> bool:
+        """Look once; True: there may be more to do at once."""
+        raise NotImplementedError
+
+    async def _begin(self) -> None:
+        """What a killed jobd of this data directory had claimed is free at once, not when the claims end."""
+        if self.claims is not None:
+            with translated(self._database.url):
+                await self.claims.take_back()
+
+    async def _look_until_stopped(self, handle: Handle) -> None:
+        while not handle.stop.is_set():
+            with translated(self._database.url):
+                is_full = await self.run_once()
+            handle.beat()
+            if not is_full:
+                await self._wait(handle)
+
+    async def _wait(self, handle: Handle) -> None:
+        left_s = self._config().tickets.poll_s * random.uniform(0.8, 1.0)
+        while left_s > 0 and not await self._bell.wait(min(left_s, LONGEST_WAIT_S)):
+            left_s -= LONGEST_WAIT_S
+            handle.beat()
+
+    async def _wake_at_stop(self, handle: Handle) -> None:
+        await handle.stop.wait()
+        self._bell.ring()
+
+    async def _keep_claims(self, claims: Claims) -> None:
+        with translated(self._database.url):
+            await claims.keep()
+
+    async def _let_go(self) -> None:
+        """Others need not wait for claims of a poller that has stopped."""
+        if self.claims is None:
+            return
+        with anyio.move_on_after(RELEASE_S, shield=True):
+            try:
+                await self.claims.release_all()
+            except Exception as error:
+                log.debug("claims of the %s end by themselves: %s", self.name, error)
+
+    async def _apart(self, claims: Sequence[Claim], work: Callable[[Sequence[Claim]], Awaitable[None]]) -> None:
+        """Work on all of them at once; if that fails, on each alone, so that one that is bad fails alone."""
+        try:
+            await work(claims)
+        except ServerDown:
+            raise
+        except Exception as error:
+            if is_broken_line(error):
+                raise
+            if len(claims) > 1:
+                for claim in claims:
+                    await self._apart([claim], work)
+                return
+            record = claims[0].record
+            log.error(
+                "the %s cannot work on %s %s and tries again when its claim ends",
+                *(self.name, record.resource_type, record.resource_id),
+                exc_info=error,
+            )
+        finally:
+            if self.claims is not None and len(claims) == 1:
+                self.claims.forget(claims)
+
+
+class Readiness(Poller):
+    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells) -> None:
+        super().__init__("readiness", database, config, bells, bells.readiness)
+        self._swept_at = time.monotonic()
+
+    async def run_once(self) -> bool:
+        if time.monotonic() - self._swept_at > SWEEP_S:
+            self._swept_at = time.monotonic()
+            await free_claims_of(self._database.pool, ())
+        done = await announce(self._database.pool, most=PAGE)
+        if done.announced:
+            self._bells.scheduler.ring()
+        if done.announced or done.returned:
+            self._bells.changed.ring()
+        return done.announced == PAGE or done.returned > 0
+
+
+class Scheduler(Poller):
+    claims: Claims
+
+    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells, owners: OwnerNames) -> None:
+        super().__init__("scheduler", database, config, bells, bells.scheduler)
+        self.claims = Claims(database, "EVENT", owners.of(self.name), config)
+
+    async def run_once(self) -> bool:
+        found = await find_ready_events(self._database.pool, most=PAGE)
+        if found:
+            claimed = await self.claims.acquire(found)
+            if claimed:
+                await self._apart(claimed, self._schedule)
+                self._bells.runner.ring()
+                self._bells.changed.ring()
+        return len(found) == PAGE
+
+    async def _schedule(self, claims: Sequence[Claim]) -> None:
+        held = [claim.record for claim in claims if not claim.is_lost]
+        await schedule(self._database.pool, held)
+        self.claims.forget(claims)

@@ -1,0 +1,140 @@
+"""A job in a handler's process: asked for, listened to, stopped if need be, and what comes of it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from jobd.tasks.command import MESSAGE_CHARACTERS, signal_name
+from jobd.tasks.frames import BadFrame, Event, Failed, Run, Stop, frame
+from jobd.tasks.oom import oom_kills
+from jobd.tasks.output import LogLines, Teller
+from jobd.tasks.runner import TaskFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobd.tasks.isolated_process import HandlerProcess
+    from jobd.tasks.runner import Context
+
+#: How long a job that is told to stop may take before its process is killed. One that heeds it keeps its process warm.
+GRACE_S = 0.5
+
+
+async def run_job(process: HandlerProcess, payload: Mapping[str, Any], context: Context) -> Any:
+    """The result as JSON. Left with nothing of the job running, neither by an error nor by a cancellation."""
+    await process.until(lambda: process.ready or process.refused or process.is_lost)
+    if process.ready is None:
+        raise await _why_not_ready(process)
+    process.jobs += 1
+    job = process.job = Job(process.jobs, context)
+    try:
+        job.is_asked = await process.write(job.request(payload))
+        await process.until(lambda: job.is_over or process.is_lost)
+    except anyio.get_cancelled_exc_class():
+        job.teller.muted = True
+        with anyio.CancelScope(shield=True):
+            await _stop(process, job)
+        raise
+    finally:
+        process.hear_rest()
+        job.close()
+        process.job = None
+    if not job.is_over:
+        with anyio.CancelScope(shield=True):
+            raise job.why(await process.end(), process.nonsense)
+    return job.outcome()
+
+
+async def _stop(process: HandlerProcess, job: Job) -> None:
+    """It may end its job itself and stay warm; else it goes."""
+    if job.is_asked:
+        with anyio.move_on_after(GRACE_S):
+            await process.write(frame(Stop(n=job.n)))
+            await process.until(lambda: job.is_over or process.is_lost)
+    if not job.is_over:
+        await process.end()
+
+
+async def _why_not_ready(process: HandlerProcess) -> TaskFailed:
+    refused, oom = process.refused, oom_kills()
+    code = await process.end()
+    if refused is not None:
+        return TaskFailed("import_failed", refused)
+    why = why_ended(code, oom)
+    why.message = f"its process ended before the handler was imported: {why.message}"
+    why.stack = process.early_lines()
+    return why
+
+
+class Job:
+    def __init__(self, n: int, context: Context) -> None:
+        self.n = n
+        self.context = context
+        self.teller = Teller(context)
+        #: stdout and stderr.
+        self.lines = LogLines(self.teller), LogLines(self.teller)
+        self.is_asked = False
+        self.is_done = False
+        self.result: bytes | None = None
+        self.failed: Failed | None = None
+        self._oom_kills = oom_kills()
+
+    def request(self, payload: Mapping[str, Any]) -> bytes:
+        context = self.context
+        return frame(
+            Run(
+                n=self.n,
+                job_id=context.job_id,
+                task=context.task,
+                attempt=context.attempt,
+                max_attempts=context.max_attempts,
+                left_s=context.left_s,
+                payload=dict(payload),
+            )
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self.result is not None or self.failed is not None
+
+    def tell(self, event: Event) -> None:
+        if not self.teller.muted:
+            try:
+                self.context.event(event.kind, event.data, event.step)
+            except ValueError as error:
+                raise BadFrame(str(error)) from None
+
+    def close(self) -> None:
+        for lines in self.lines:
+            lines.close()
+        self.teller.tell_dropped()
+
+    def outcome(self) -> Any:
+        if self.failed is not None:
+            failed = self.failed
+            raise TaskFailed(failed.code, failed.message, retryable=failed.retryable, stack=failed.stack)
+        assert self.result is not None
+        return msgspec.Raw(self.result)
+
+    def why(self, code: int | None, nonsense: str) -> TaskFailed:
+        """Why the process ended, or had to, in the middle of it."""
+        failed = why_ended(code, self._oom_kills)
+        if nonsense:
+            failed = TaskFailed("killed", f"the handler's process wrote into jobd's own pipe and was ended: {nonsense}")
+        failed.stack = self.lines[1].tail()
+        if failed.stack and failed.code == "exited":
+            failed.message = f"{failed.message}: {failed.stack.splitlines()[-1]}"[:MESSAGE_CHARACTERS]
+        return failed
+
+
+def why_ended(code: int | None, oom_kills_before: int) -> TaskFailed:
+    if code is None or code >= 0:
+        return TaskFailed("exited", f"the handler's process ended with exit code {code}")
+    name = signal_name(-code)
+    if -code == signal.SIGKILL and oom_kills() > oom_kills_before:
+        return TaskFailed("oom", f"the handler's process was killed by {name}: out of memory")
+    return TaskFailed("killed", f"the handler's process was killed by {name}")

@@ -1,0 +1,41 @@
+"""Create once: a ticket for an idempotency key. The two are one commit, so neither is there without the other.
+
+Keys of tickets stand beside those of jobs: the fingerprint of a request names its path, so one key cannot stand for
+both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobd.ids import new_id
+from jobd.lifecycle.enqueue import TAKE_KEYS
+from jobd.store.postgres import fetch
+from jobd.tickets.create import create
+from jobd.tickets.errors import TicketRefused
+from jobd.tickets.read import read_ticket
+
+if TYPE_CHECKING:
+    from jobd.config import Config
+    from jobd.lifecycle.enqueue import IdempotencyKey
+    from jobd.store.postgres import Database
+    from jobd.wire import tickets as wire
+
+
+async def create_once(
+    database: Database, asked: wire.CreateTicket, key: IdempotencyKey, *, created_by: str, config: Config
+) -> wire.Ticket:
+    """The ticket that the key stands for, written now if there is none; raises TicketRefused."""
+    ticket_id = new_id()
+    async with database.pool.acquire() as connection, connection.transaction():
+        (row,) = await fetch(
+            connection, TAKE_KEYS, [key.principal], [key.key], [ticket_id], [key.body_hash], [key.life_s], None
+        )
+        if row["body_hash"] != key.body_hash:
+            raise TicketRefused(
+                "idempotency_mismatch",
+                "the Idempotency-Key was sent before with another body; send a new key for a new request",
+            )
+        if row["job_id"] != ticket_id:
+            return await read_ticket(connection, row["job_id"])
+        return await create(connection, asked, created_by=created_by, config=config, ticket_id=ticket_id)

@@ -1,0 +1,134 @@
+"""The desk: where people's verbs come in. Each is one call of its module, and wakes the poller that goes on from there.
+
+What it returns was committed; what it raises has changed nothing: TicketRefused, or ServerDown while Postgres is away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jobd.bell import Bell
+from jobd.store.postgres import translated
+from jobd.tickets.approve import approve
+from jobd.tickets.create import create
+from jobd.tickets.create_once import create_once
+from jobd.tickets.edit import edit
+from jobd.tickets.read import list_tickets, read_ticket
+from jobd.tickets.reject import reject
+from jobd.tickets.reopen import reopen
+from jobd.tickets.sign_off import sign_off
+from jobd.tickets.trail import read_log, read_trail
+from jobd.tickets.unblock import unblock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from uuid import UUID
+
+    from jobd.config import Config
+    from jobd.lifecycle.enqueue import IdempotencyKey
+    from jobd.store.postgres import Database
+    from jobd.wire import tickets as wire
+
+
+class Bells:
+    """One for each poller, and one for whoever tells of changes. A ring only saves waiting for the next look."""
+
+    def __init__(self) -> None:
+        self.readiness = Bell()
+        self.scheduler = Bell()
+        self.runner = Bell()
+        self.gate = Bell()
+        #: Something in `ticket_log` is new. For one waiter.
+        self.changed = Bell()
+        #: Whether the runner waits for jobs, so that the news of every job would interest it.
+        self.runner_waits = False
+
+    def job_committed(self) -> None:
+        """Something about jobs was committed; called often."""
+        if self.runner_waits:
+            self.runner.ring()
+
+
+class Desk:
+    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells) -> None:
+        self._database = database
+        self._config = config
+        self._bells = bells
+
+    # -- people's verbs ------------------------------------------------------------------------------------------
+
+    async def create(
+        self, asked: wire.CreateTicket, *, created_by: str, key: IdempotencyKey | None = None
+    ) -> wire.Ticket:
+        """With a key that was sent before for the same, the ticket that was made then, as it stands now."""
+        config = self._config()
+        with translated(self._database.url):
+            if key is None:
+                ticket = await create(self._database.pool, asked, created_by=created_by, config=config)
+            else:
+                ticket = await create_once(self._database, asked, key, created_by=created_by, config=config)
+        self._bells.changed.ring()
+        return ticket
+
+    async def edit(self, ticket_id: UUID, asked: wire.EditTicket) -> wire.Ticket:
+        with translated(self._database.url):
+            ticket = await edit(self._database.pool, ticket_id, asked, config=self._config())
+        self._bells.changed.ring()
+        return ticket
+
+    async def approve(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
+        return await self._decide(approve, ticket_id, by=by, why=why, four_eyes=self._four_eyes())
+
+    async def reject(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
+        return await self._decide(reject, ticket_id, by=by, why=why)
+
+    async def unblock(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
+        return await self._decide(unblock, ticket_id, by=by, why=why)
+
+    async def reopen(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
+        return await self._decide(reopen, ticket_id, by=by, why=why, four_eyes=self._four_eyes())
+
+    async def sign_off(self, ticket_id: UUID, *, by: str, why: str = "", accept: bool = True) -> wire.Ticket:
+        four_eyes = self._four_eyes()
+        ticket = await self._decide(sign_off, ticket_id, by=by, why=why, accept=accept, four_eyes=four_eyes)
+        self._bells.gate.ring()
+        return ticket
+
+    async def _decide(self, verb: Callable[..., Any], ticket_id: UUID, **words: Any) -> wire.Ticket:
+        with translated(self._database.url):
+            ticket: wire.Ticket = await verb(self._database.pool, ticket_id, **words)
+        self._bells.readiness.ring()
+        self._bells.changed.ring()
+        return ticket
+
+    def _four_eyes(self) -> bool:
+        return self._config().tickets.four_eyes
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, ticket_id: UUID) -> wire.Ticket:
+        with translated(self._database.url):
+            return await read_ticket(self._database.pool, ticket_id)
+
+    async def page(
+        self,
+        *,
+        most: int = 50,
+        before: UUID | None = None,
+        status: wire.TicketStatus | None = None,
+        task: str | None = None,
+        created_by: str | None = None,
+    ) -> wire.TicketPage:
+        with translated(self._database.url):
+            return await list_tickets(
+                self._database.pool, most=most, before=before, status=status, task=task, created_by=created_by
+            )
+
+    async def trail(self, ticket_id: UUID) -> wire.Trail:
+        with translated(self._database.url):
+            return await read_trail(self._database, ticket_id)
+
+    async def log(self, after: Mapping[UUID, int]) -> dict[UUID, list[wire.LogLine]]:
+        """What happened to tickets since; one query for all who follow."""
+        with translated(self._database.url):
+            return await read_log(self._database.pool, after)

@@ -1,0 +1,114 @@
+"""Read: tickets by id and in pages. Nothing here costs more in a larger table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+from jobd.tickets.errors import TicketRefused, refused, unknown_ticket
+from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView
+from jobd.wire import tickets as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    import asyncpg
+
+    from jobd.store.postgres import Connection
+
+READ_TICKETS = statement("read_tickets", "jobd.tickets")
+LIST_TICKETS = statement("list_tickets", "jobd.tickets")
+LIST_TICKETS_IN_STATUS = statement("list_tickets_in_status", "jobd.tickets")
+
+#: How many rows one page may look at; a filter that few rows fit gives short pages, never slow ones.
+STRETCH = 5_000
+
+_decode_gates = msgspec.json.Decoder(list[wire.Gate]).decode
+#: What a row holds as JSON text, and what it is read into; all else is taken as it is.
+_FROM_JSON: dict[str, Any] = {
+    "acceptance_criteria": msgspec.json.decode,
+    "payload": lambda text: msgspec.Raw(text.encode()),
+    "data": lambda text: msgspec.Raw(text.encode()),
+    "gates": _decode_gates,
+    "gate_results": msgspec.json.Decoder(list[wire.GateResult]).decode,
+    "output": msgspec.json.decode,
+    "error": msgspec.json.decode,
+}
+
+
+def struct_of(struct: type[Any], row: asyncpg.Record) -> Any:
+    """A row as its Struct; columns that the Struct does not have stay inside."""
+    values: dict[str, Any] = {}
+    for name in struct.__struct_fields__:
+        value = row[name]
+        values[name] = _FROM_JSON[name](value) if name in _FROM_JSON and value is not None else value
+    return struct(**values)
+
+
+def ticket_of(row: asyncpg.Record) -> wire.Ticket:
+    ticket: wire.Ticket = struct_of(wire.Ticket, row)
+    return ticket
+
+
+def view_of(ticket: wire.Ticket) -> TicketView:
+    """What the machine reads of it."""
+    return TicketView(
+        ticket_id=ticket.ticket_id,
+        status=TicketStatus(ticket.status),
+        created_by=ticket.created_by,
+        approved_by=ticket.approved_by,
+        step=ticket.step,
+        run_count=ticket.run_count,
+        max_runs=ticket.max_runs,
+    )
+
+
+async def read_tickets(connection: Connection, ticket_ids: Sequence[UUID]) -> dict[UUID, wire.Ticket]:
+    rows = await fetch(connection, READ_TICKETS, list(ticket_ids))
+    return {row["ticket_id"]: ticket_of(row) for row in rows}
+
+
+async def read_ticket(connection: Connection, ticket_id: UUID) -> wire.Ticket:
+    """Raises TicketRefused (unknown_ticket)."""
+    found = await read_tickets(connection, [ticket_id])
+    if ticket_id not in found:
+        raise unknown_ticket(ticket_id)
+    return found[ticket_id]
+
+
+async def list_tickets(
+    connection: Connection,
+    *,
+    most: int = 50,
+    before: UUID | None = None,
+    status: str | None = None,
+    task: str | None = None,
+    created_by: str | None = None,
+    stretch: int = STRETCH,
+) -> wire.TicketPage:
+    """A page of tickets, newest first. It may be short, even empty, and still not the last: `next` says."""
+    limit = most if task is None and created_by is None else stretch
+    if status is None:
+        rows = await fetch(connection, LIST_TICKETS, before, limit, task, created_by)
+    else:
+        rows = await fetch(connection, LIST_TICKETS_IN_STATUS, before, limit, task, created_by, status)
+    fitting = [row for row in rows if row["fits"]][:most]
+    if len(fitting) == most:
+        end = fitting[-1]["ticket_id"]
+    else:
+        end = rows[-1]["ticket_id"] if rows else None
+    return wire.TicketPage([ticket_of(row) for row in fitting], end)
+
+
+async def why_not(
+    connection: Connection, ticket_id: UUID, decide: Callable[[TicketView], Moved | Refused]
+) -> TicketRefused:
+    """Why a statement has moved nothing, in the words of the machine."""
+    decision = decide(view_of(await read_ticket(connection, ticket_id)))
+    if isinstance(decision, Refused):
+        return refused(decision)
+    return TicketRefused("illegal_transition", f"ticket {ticket_id} was changed by another just now; look at it again")

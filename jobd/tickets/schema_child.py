@@ -1,0 +1,26 @@
+"""Evaluates one schema over one output, `{"schema": ..., "output": ...}` on stdin, and exits: 0 if it fits.
+
+A process of its own, because whoever wrote the schema may have made it take for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from jobd.tickets.gates import passes_schema
+from jobd.wire.tickets import SchemaGate
+
+
+def main() -> int:
+    asked = msgspec.json.decode(sys.stdin.buffer.read())
+    result = passes_schema(SchemaGate(schema=asked["schema"]), asked["output"])
+    if result.result == "PASS":
+        return 0
+    sys.stderr.write(" ".join(result.reason.split()))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

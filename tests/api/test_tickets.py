@@ -1,0 +1,323 @@
+"""Tickets over HTTP: written, approved, carried out by the pollers, followed live, and told whole by their trail."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import pytest
+
+from tests.support.sse import Sent, Stream
+from tests.support.tickets import Office, office
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ARTIFACTS = {
+    "events": "event",
+    "context_snapshots": "context_snapshot",
+    "workorders": "workorder",
+    "output_bundles": "output_bundle",
+    "run_records": "run_record",
+    "pause_states": "pause_state",
+}
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Office]:
+    with office() as made:
+        yield made
+
+
+def check_artifacts(desk: Office, trail: dict[str, Any]) -> None:
+    """Every artifact is valid against its published schema."""
+    check(desk, "ticket", trail["ticket"])
+    for field, name in ARTIFACTS.items():
+        for artifact in trail[field]:
+            check(desk, name, artifact)
+
+
+def check(desk: Office, name: str, artifact: object) -> None:
+    schema = desk.ann("GET", f"/v1/schemas/{name}").json
+    assert schema["additionalProperties"] is False
+    jsonschema_rs.Draft202012Validator(schema, validate_formats=True).validate(artifact)
+
+
+# -- the whole way -----------------------------------------------------------------------------------------------------
+
+
+def test_an_approved_ticket_is_carried_out_and_leaves_a_whole_trail(desk: Office) -> None:
+    gates = [
+        {"type": "schema", "schema": {"type": "object", "required": ["score"]}},
+        {"type": "minimum", "pointer": "/score", "value": 0.8},
+        {"type": "command", "name": "agree"},
+    ]
+    ticket = desk.new(payload={"score": 0.9, "for": "{{title}}"}, gates=gates, acceptance_criteria=["it counts"])
+    assert (ticket["status"], ticket["created_by"], ticket["approved_by"]) == ("NEW", "ann", None)
+
+    assert desk.decide(ticket["ticket_id"], "approve", why="looks right").status == 200
+    done = desk.until(ticket["ticket_id"], "DONE")
+    trail = desk.trail(ticket["ticket_id"])
+
+    assert done["approved_by"] == "bob"
+    check_artifacts(desk, trail)
+    assert {field: len(found) for field, found in trail.items() if field != "ticket"} == {
+        **dict.fromkeys(ARTIFACTS, 1),
+        "decisions": 1,
+    }
+    (event,), (snapshot,), (order,) = trail["events"], trail["context_snapshots"], trail["workorders"]
+    (bundle,), (record,), (pause,) = trail["output_bundles"], trail["run_records"], trail["pause_states"]
+    assert (event["reason"], order["event_id"], order["status"]) == ("SCHEDULED", event["event_id"], "EXECUTED")
+    assert order["context_snapshot_id"] == snapshot["snapshot_id"]
+    assert (bundle["work_order_id"], bundle["output"]) == (order["work_order_id"], {"score": 0.9, "for": "Count"})
+    assert (record["output_id"], record["gate_result"]) == (bundle["output_id"], "PASS")
+    assert [one["type"] for one in record["gate_results"]] == ["schema", "minimum", "command"]
+    assert (pause["reason"], len(pause["prioritized_actions"]) in (1, 2, 3)) == ("RUN_COMPLETE", True)
+    (decision,) = trail["decisions"]
+    assert (decision["kind"], decision["decided_by"], decision["why"]) == ("APPROVE", "bob", "looks right")
+    assert desk.ann("GET", f"/v1/jobs/{order['job_id']}").json["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    "gate",
+    [
+        {"type": "schema", "schema": {"required": ["missing"]}},
+        {"type": "minimum", "pointer": "/n", "value": 2},
+        {"type": "command", "name": "object"},
+    ],
+    ids=lambda gate: gate["type"],
+)
+def test_a_failed_gate_blocks_the_ticket_and_says_what_to_do(desk: Office, gate: dict[str, Any]) -> None:
+    ticket_id = desk.approved(gates=[gate])
+
+    blocked = desk.until(ticket_id, "BLOCKED")
+    trail = desk.trail(ticket_id)
+
+    check_artifacts(desk, trail)
+    assert trail["run_records"][0]["gate_result"] == "FAIL"
+    assert trail["run_records"][0]["gate_reason"] == blocked["blocked_reason"] != ""
+    assert trail["pause_states"][0]["reason"] == "GATE_FAILED"
+    assert 1 <= len(trail["pause_states"][0]["prioritized_actions"]) <= 3
+
+
+def test_an_unblocked_ticket_runs_again(desk: Office) -> None:
+    ticket_id = desk.approved(gates=[{"type": "minimum", "pointer": "/n", "value": 2}])
+    desk.until(ticket_id, "BLOCKED")
+
+    assert desk.decide(ticket_id, "unblock", why="once more").json["status"] == "TODO"
+    desk.until(ticket_id, "BLOCKED")
+    trail = desk.trail(ticket_id)
+
+    check_artifacts(desk, trail)
+    assert (len(trail["events"]), len(trail["run_records"])) == (2, 2)
+    assert [one["kind"] for one in trail["decisions"]] == ["APPROVE", "UNBLOCK"]
+
+
+def test_a_sign_off_is_waited_for_and_then_ends_the_ticket(desk: Office) -> None:
+    ticket_id = desk.approved(gates=[{"type": "sign_off"}])
+
+    waiting = desk.until(ticket_id, "IN_PROGRESS", "SIGN_OFF")
+    by_author = desk.ann("POST", f"/v1/tickets/{ticket_id}/sign-off", {})
+    signed = desk.decide(ticket_id, "sign-off", why="good")
+    desk.until(ticket_id, "DONE")
+    trail = desk.trail(ticket_id)
+
+    check(desk, "ticket", waiting)
+    assert (by_author.status, by_author.code) == (403, "four_eyes")
+    assert signed.status == 200, signed.body
+    check_artifacts(desk, trail)
+    assert [one["kind"] for one in trail["decisions"]] == ["APPROVE", "SIGN_OFF"]
+    assert "bob" in trail["run_records"][0]["gate_results"][0]["reason"]
+
+
+def test_a_refused_sign_off_fails_the_gate(desk: Office) -> None:
+    ticket_id = desk.approved(gates=[{"type": "sign_off"}])
+    desk.until(ticket_id, "IN_PROGRESS", "SIGN_OFF")
+
+    assert desk.ann("POST", f"/v1/tickets/{ticket_id}/sign-off", {"accept": False, "why": "wrong"}).status == 200
+    desk.until(ticket_id, "BLOCKED")
+
+    trail = desk.trail(ticket_id)
+    check_artifacts(desk, trail)
+    assert (trail["decisions"][-1]["kind"], trail["decisions"][-1]["decided_by"]) == ("REFUSE", "ann")
+
+
+def test_a_done_ticket_is_not_approved_again_but_can_be_reopened(desk: Office) -> None:
+    ticket_id = desk.approved()
+    done = desk.until(ticket_id, "DONE")
+
+    again = desk.decide(ticket_id, "approve")
+    by_author = desk.ann("POST", f"/v1/tickets/{ticket_id}/reopen", {})
+    untouched = desk.ticket(ticket_id)
+    reopened = desk.decide(ticket_id, "reopen", why="not what was wanted")
+    desk.until(ticket_id, "DONE")
+
+    assert (again.status, again.code) == (409, "illegal_transition")
+    assert (by_author.status, by_author.code) == (403, "four_eyes")
+    assert untouched == done
+    assert (reopened.status, reopened.json["status"]) == (200, "TODO")
+    assert len(desk.trail(ticket_id)["run_records"]) == 2
+
+
+# -- who ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_author_may_not_approve_and_another_may(desk: Office) -> None:
+    ticket = desk.new()
+    path = f"/v1/tickets/{ticket['ticket_id']}/approve"
+
+    by_author = desk.ann("POST", path, {"why": "mine"})
+    by_name = desk.bob("POST", path, {"by": " ann ", "why": "hers"})
+
+    assert (by_author.status, by_author.code) == (by_name.status, by_name.code) == (403, "four_eyes")
+    assert "tickets.four_eyes" in by_author.json["detail"]
+    assert desk.ticket(ticket["ticket_id"]) == ticket
+    assert desk.bob("POST", path, {}).json["approved_by"] == "bob"
+
+
+@pytest.mark.parametrize("word", ["approve", "reject", "unblock", "reopen", "sign-off"])
+def test_a_workers_token_decides_nothing(desk: Office, word: str) -> None:
+    ticket = desk.new()
+
+    answer = desk.robot("POST", f"/v1/tickets/{ticket['ticket_id']}/{word}", {"by": "bob"})
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert desk.ticket(ticket["ticket_id"]) == ticket
+
+
+def test_a_named_person_counts_and_a_token_is_only_the_default(desk: Office) -> None:
+    ticket = desk.new(created_by="carol")
+
+    assert ticket["created_by"] == "carol"
+    assert desk.bob("POST", f"/v1/tickets/{ticket['ticket_id']}/approve", {"by": "dave"}).json["approved_by"] == "dave"
+
+
+# -- live events -------------------------------------------------------------------------------------------------------
+
+
+class Follower:
+    """Reads a stream beside the test until an event fits, and then leaves."""
+
+    def __init__(self, desk: Office, ticket_id: str, last: str, **headers: str) -> None:
+        self.seen: list[Sent] = []
+        path = f"/v1/tickets/{ticket_id}/events"
+        self._stream = Stream(desk.daemon.address, path, {**desk.headers("ann"), **headers}, timeout_s=30.0)
+        self._last = last
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            for sent in self._stream:
+                self.seen.append(sent)
+                if sent.type != "hello" and sent.data["data"]["status"] == self._last:
+                    return
+
+    def end(self) -> list[Sent]:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), self.seen
+        return self.seen
+
+
+def test_a_stream_tells_every_change_once_and_in_order(desk: Office) -> None:
+    ticket = desk.new()
+    followers = [Follower(desk, ticket["ticket_id"], "DONE") for _ in range(3)]
+
+    desk.decide(ticket["ticket_id"], "approve")
+    seen, *others = [follower.end() for follower in followers]
+
+    assert (seen[0].type, seen[0].data["ticket_id"]) == ("hello", ticket["ticket_id"])
+    assert [int(one.id) for one in seen[1:]] == list(range(1, desk.ticket(ticket["ticket_id"])["version"] + 1))
+    assert [one.data["data"]["status"] for one in seen[1:] if one.type in ("created", "status")] == [
+        *("NEW", "TODO", "IN_PROGRESS", "DONE"),
+    ]
+    assert all(one[1:] == seen[1:] for one in others)
+
+
+def test_a_stream_goes_on_behind_the_cursor_of_the_one_before(desk: Office) -> None:
+    ticket_id = desk.approved()
+    desk.until(ticket_id, "DONE")
+    whole = Follower(desk, ticket_id, "DONE").end()[1:]
+
+    for n in range(len(whole) - 1):
+        assert Follower(desk, ticket_id, "DONE", **{"Last-Event-ID": whole[n].id}).end()[1:] == whole[n + 1 :]
+
+
+def test_now_begins_with_what_comes_next(desk: Office) -> None:
+    ticket = desk.new()
+    follower = Follower(desk, ticket["ticket_id"], "BLOCKED", **{"Last-Event-ID": "now"})
+
+    assert desk.decide(ticket["ticket_id"], "reject", why="no").status == 200
+    hello, blocked = follower.end()
+
+    assert hello.data["after"] == str(ticket["version"])
+    assert (blocked.type, blocked.data["data"]["was"]) == ("status", "NEW")
+
+
+# -- write and list ----------------------------------------------------------------------------------------------------
+
+
+def test_an_edit_changes_what_it_names_and_nothing_else(desk: Office) -> None:
+    ticket = desk.new(acceptance_criteria="it counts", gates=[{"type": "sign_off"}])
+
+    edited = desk.ann("PATCH", f"/v1/tickets/{ticket['ticket_id']}", {"title": "Count again", "max_runs": 3})
+
+    changed = {"title": "Count again", "max_runs": 3, "version": 2, "updated_at": edited.json["updated_at"]}
+    assert edited.json == {**ticket, **changed}
+    assert desk.ticket(ticket["ticket_id"]) == edited.json
+
+
+def test_a_new_ticket_is_where_its_location_says(desk: Office) -> None:
+    answer = desk.ann("POST", "/v1/tickets", {"title": "Count", "task": "echo", "payload": {}})
+
+    assert desk.ann("GET", answer.headers["location"]).json == answer.json
+
+
+def test_the_same_key_leads_to_the_same_ticket(desk: Office) -> None:
+    key = {"Idempotency-Key": uuid.uuid4().hex}
+    body = {"title": "Count", "task": "echo", "payload": {}}
+
+    first, again = (desk.ann("POST", "/v1/tickets", body, key) for _ in range(2))
+    other = desk.ann("POST", "/v1/tickets", {**body, "title": "Another"}, key)
+    as_job = desk.ann("POST", "/v1/jobs", {"task": "echo", "payload": {}}, key)
+    refused = desk.ann(
+        "POST", "/v1/tickets", {**body, "task": "fly"}, {"Idempotency-Key": key["Idempotency-Key"] + "x"}
+    )
+    mended = desk.ann("POST", "/v1/tickets", body, {"Idempotency-Key": key["Idempotency-Key"] + "x"})
+
+    assert (first.status, first.json) == (again.status, again.json) == (201, desk.ticket(first.json["ticket_id"]))
+    assert (other.status, other.code) == (as_job.status, as_job.code) == (422, "idempotency_mismatch")
+    assert (refused.status, mended.status) == (422, 201)
+
+
+def test_lists_have_pages_and_filters(desk: Office) -> None:
+    person = f"eve-{uuid.uuid4()}"
+    made = [desk.new(created_by=person)["ticket_id"] for _ in range(3)]
+    desk.decide(made[0], "reject")
+
+    def listed(query: str) -> tuple[list[str], str | None]:
+        page = desk.ann("GET", f"/v1/tickets?created_by={person}&{query}").json
+        return [one["ticket_id"] for one in page["tickets"]], page["next"]
+
+    first, more = listed("limit=2")
+    assert first == made[:0:-1]
+    assert listed(f"limit=2&before={more}")[0] == made[:1]
+    assert listed("status=BLOCKED")[0] == made[:1]
+    assert listed("status=NEW&task=echo")[0] == made[:0:-1]
+    assert listed("task=chat")[0] == []
+
+
+def test_every_schema_is_published(desk: Office) -> None:
+    names = desk.ann("GET", "/v1/schemas").json["schemas"]
+
+    assert names == [
+        *("ticket", "event", "context_snapshot", "workorder"),
+        *("output_bundle", "run_record"),
+        "pause_state",
+        "claim_record",
+    ]
+    for name in names:
+        jsonschema_rs.Draft202012Validator(desk.ann("GET", f"/v1/schemas/{name}").json)
+    assert desk.ann("GET", "/v1/schemas/secrets").code == "unknown_schema"

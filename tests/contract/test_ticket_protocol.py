@@ -1,0 +1,535 @@
+"""The protocol of the polling workers, point by point: claims, idempotency, coordination, and the human boundary."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import anyio
+import asyncpg
+import jsonschema_rs
+import msgspec
+import pytest
+
+from jobd.config import Config, GateCommand, Leases, Tickets
+from jobd.lifecycle.lease import Grip, acquire, claim_record_schema, renew
+from jobd.service import Handle
+from jobd.services.ticket_claims import Claims, OwnerNames
+from jobd.store.postgres import Database
+from jobd.tickets.judge import find_executed_workorders, read_for_judge, settle, write_settled
+from jobd.tickets.run import Bundle, execute, find_open_workorders
+from jobd.tickets.schedule import find_ready_events, schedule
+from tests.support.factories import all_rows, truncate
+from tests.support.node import eventually
+from tests.tickets.desk import CONFIG, new_ticket, todo_ticket
+from tests.tickets.hall import Hall, migrated, open_hall
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from uuid import UUID
+
+    from jobd.lifecycle.lease import LeaseRecord, ResourceType
+
+TTL_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def url(shared_postgres: str) -> str:
+    return anyio.run(migrated, shared_postgres)
+
+
+@pytest.fixture(scope="module")
+async def pool(url: str) -> AsyncIterator[Database]:
+    database = Database(url, 8)
+    async with database.opened():
+        yield database
+
+
+@pytest.fixture
+async def db(pool: Database) -> Database:
+    """With nothing in it."""
+    await truncate(pool.pool)
+    return pool
+
+
+@pytest.fixture
+async def hall(db: Database, folder: Path) -> AsyncIterator[Hall]:
+    async with open_hall(db, folder) as opened:
+        yield opened
+
+
+async def take(hall: Hall, kind: ResourceType, ids: list[UUID], owner: str = "other") -> list[LeaseRecord]:
+    """Claim for another worker, which then does nothing."""
+    records = await acquire(hall.db.pool, kind, ids, owner_id=owner, ttl_s=TTL_S)
+    return [record for record in records if record is not None]
+
+
+async def ready_event(hall: Hall, **fields: Any) -> UUID:
+    ticket = await hall.ready(**fields)
+    return (await hall.trail(ticket.ticket_id)).events[-1].event_id
+
+
+async def everything(hall: Hall) -> dict[str, list[str]]:
+    """All that is stored but for the claims themselves."""
+    rows = await all_rows(hall.db)
+    return {name: rows[name] for name in rows if name not in ("leases", "claim_history")}
+
+
+async def reason_of(hall: Hall, event_id: UUID) -> str | None:
+    reason: str | None = await hall.db.pool.fetchval("SELECT reason FROM ticket_events WHERE event_id = $1", event_id)
+    return reason
+
+
+# -- required claim fields ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["EVENT", "WORKORDER"])
+async def test_a_claim_record_has_the_required_fields_and_fits_its_schema(hall: Hall, kind: ResourceType) -> None:
+    (record,) = await take(hall, kind, [uuid4()], owner="worker-1")
+
+    public = msgspec.json.decode(msgspec.json.encode(record.public()))
+
+    jsonschema_rs.validate(claim_record_schema(), public)
+    assert set(public) == {
+        *("resource_type", "resource_id", "owner_id"),
+        *("lease_expires_at", "heartbeat_at", "claim_version"),
+    }
+    assert (public["resource_type"], public["owner_id"], public["claim_version"]) == (kind, "worker-1", 1)
+    assert public["lease_expires_at"].endswith("Z")
+
+
+async def test_the_pollers_of_two_nodes_have_different_owner_ids(hall: Hall) -> None:
+    owners = [
+        Claims(hall.db, "EVENT", OwnerNames(node).of(poller), lambda: CONFIG)
+        for node in ("one", "two")
+        for poller in ("scheduler", "runner", "gate")
+    ]
+    records = [(await claims.acquire([uuid4()]))[0].record for claims in owners]
+
+    assert len({record.owner_id for record in records}) == 6
+
+
+# -- claim acquisition -------------------------------------------------------------------------------------------------
+
+
+async def test_candidates_are_read_oldest_first(hall: Hall) -> None:
+    events = [await ready_event(hall) for _ in range(3)]
+    await hall.db.pool.execute(
+        "UPDATE ticket_events SET created_at = created_at - interval '1 hour' WHERE event_id = $1", events[1]
+    )
+
+    found = await find_ready_events(hall.db.pool, most=10)
+
+    assert found == [events[1], events[0], events[2]]
+
+
+async def test_of_many_who_claim_at_once_one_succeeds(hall: Hall) -> None:
+    event_id, won = await ready_event(hall), []
+
+    async def try_it(n: int) -> None:
+        won.extend(await take(hall, "EVENT", [event_id], owner=f"w{n}"))
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(8):
+            tasks.start_soon(try_it, n)
+
+    assert len(won) == 1
+
+
+async def test_a_claim_succeeds_when_there_is_none(hall: Hall) -> None:
+    assert await take(hall, "EVENT", [await ready_event(hall)])
+
+
+async def test_a_claim_fails_while_another_is_active(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    await take(hall, "EVENT", [event_id], owner="first")
+
+    assert await take(hall, "EVENT", [event_id], owner="second") == []
+
+
+async def test_a_claim_succeeds_when_the_other_is_expired_and_its_version_grows(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    (first,) = await take(hall, "EVENT", [event_id], owner="first")
+    await hall.expire_claims()
+
+    (second,) = await take(hall, "EVENT", [event_id], owner="second")
+
+    assert second.claim_version > first.claim_version
+    assert second.lease_token != first.lease_token
+
+
+async def test_a_poller_skips_what_is_claimed_and_goes_on_with_the_next(hall: Hall) -> None:
+    held, free = await ready_event(hall), await ready_event(hall)
+    await take(hall, "EVENT", [held])
+
+    await hall.one.scheduler.run_once()
+
+    assert (await reason_of(hall, held), await reason_of(hall, free)) == (None, "SCHEDULED")
+
+
+# -- lease duration and renewal ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("configured", "bounded"), [(60, 60), (86_400, 120), (2, 2)])
+def test_a_claim_is_short_and_bounded(configured: int, bounded: float) -> None:
+    config = Config(leases=Leases(ttl_s=configured, heartbeat_s=configured / 3))
+    claims = Claims(Database("postgresql://nowhere", 1), "EVENT", OwnerNames("x"), lambda: config)
+
+    assert claims.ttl_s == bounded
+    assert claims.heartbeat_s <= min(30.0, bounded / 3)
+
+
+async def test_long_work_renews_its_claim(db: Database, folder: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=0.1))
+    async with open_hall(db, folder, config) as hall, anyio.create_task_group() as tasks:
+        await hall.scheduled()
+        handle = Handle(lambda: None)
+        tasks.start_soon(hall.one.runner.run, handle)
+
+        async def was_renewed() -> bool:
+            version = await db.pool.fetchval("SELECT max(claim_version) FROM leases WHERE resource_type = 'WORKORDER'")
+            return version is not None and version >= 3
+
+        await eventually(was_renewed, 15)
+        handle.stop.set()
+
+
+async def test_a_renewal_compares_the_version_so_that_one_of_two_loses(hall: Hall) -> None:
+    (record,) = await take(hall, "WORKORDER", [uuid4()])
+    grip = Grip(resource_id=record.resource_id, lease_token=record.lease_token, claim_version=record.claim_version)
+
+    answers = [(await renew(hall.db.pool, "WORKORDER", [grip], ttl_s=TTL_S))[0] for _ in range(2)]
+
+    assert answers[0] is not None
+    assert answers[0].claim_version == record.claim_version + 1
+    assert answers[1] is None
+
+
+async def test_a_runner_whose_renewal_fails_stops_and_writes_nothing(db: Database, folder: Path) -> None:
+    config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=60, heartbeat_s=0.01))
+    async with open_hall(db, folder, config) as hall:
+        ticket = await hall.scheduled()
+        await hall.one.runner.run_once()
+        await hall.expire_claims()
+        (order_id,) = await find_open_workorders(db.pool, most=10)
+        await take(hall, "WORKORDER", [order_id])
+        await hall.finish(ticket.ticket_id)
+        before = await everything(hall)
+
+        await anyio.sleep(0.02)  # longer than the heartbeat, so that the renewal is due
+        await hall.one.runner.claims.renew_due()
+        await hall.one.runner.run_once()
+
+        assert await everything(hall) == before
+        assert len(hall.one.runner.claims) == 0
+
+
+async def test_a_gate_whose_renewal_fails_ends_its_command_and_writes_nothing(db: Database, folder: Path) -> None:
+    config = msgspec.structs.replace(
+        CONFIG,
+        leases=Leases(ttl_s=60, heartbeat_s=0.1),
+        tickets=Tickets(gates={"slow": GateCommand(argv=("sleep", "600"), timeout_s=600)}),
+    )
+    async with open_hall(db, folder, config) as hall, anyio.create_task_group() as tasks:
+        await hall.executed(gates=[{"type": "command", "name": "slow"}])
+        before, handle = await everything(hall), Handle(lambda: None)
+        tasks.start_soon(hall.one.gate.run, handle)
+
+        async def is_claimed() -> bool:
+            return bool(list((folder / "gates").glob("*"))) if (folder / "gates").exists() else False
+
+        async def has_ended() -> bool:
+            return not await is_claimed()
+
+        await eventually(is_claimed, 15)
+        await db.pool.execute("UPDATE leases SET lease_token = gen_random_uuid() WHERE resource_type = 'WORKORDER'")
+        await eventually(has_ended, 15)
+
+        assert await everything(hall) == before
+        handle.stop.set()
+
+
+# -- completion and release --------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_is_released_with_the_write_and_not_before(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    await hall.one.scheduler.run_once()
+
+    history = await hall.db.pool.fetch("SELECT action FROM claim_history WHERE resource_id = $1 ORDER BY seq", event_id)
+
+    assert [row["action"] for row in history] == ["CLAIMED", "RELEASED"]
+    assert (await hall.claims(), await reason_of(hall, event_id)) == (0, "SCHEDULED")
+
+
+async def test_a_write_that_fails_leaves_the_claim_and_nothing_else(hall: Hall) -> None:
+    bad, good = await ready_event(hall), await ready_event(hall)
+    await hall.db.pool.execute(
+        "UPDATE tickets SET budget_ms = 9223372036854775807, version = version + 1, payload = '{\"a\": 1}' "
+        "WHERE ticket_id = (SELECT ticket_id FROM ticket_events WHERE event_id = $1)",
+        bad,
+    )
+    await hall.db.pool.execute("ALTER TABLE workorders ADD CONSTRAINT spoilt CHECK (budget_ms < 9223372036854775807)")
+
+    try:
+        await hall.one.scheduler.run_once()
+    finally:
+        await hall.db.pool.execute("ALTER TABLE workorders DROP CONSTRAINT spoilt")
+
+    assert (await reason_of(hall, bad), await reason_of(hall, good)) == (None, "SCHEDULED")
+    held = await hall.db.pool.fetch("SELECT resource_id FROM leases")
+    assert [row["resource_id"] for row in held] == [bad]
+
+
+async def test_after_a_crash_another_worker_takes_over_when_the_claim_expires(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    await take(hall, "EVENT", [event_id], owner="crashed")
+    await hall.one.scheduler.run_once()
+    before_expiry = await reason_of(hall, event_id)
+
+    await hall.expire_claims()
+    await hall.one.scheduler.run_once()
+
+    assert (before_expiry, await reason_of(hall, event_id)) == (None, "SCHEDULED")
+    history = await hall.db.pool.fetch("SELECT action FROM claim_history WHERE resource_id = $1 ORDER BY seq", event_id)
+    assert [row["action"] for row in history] == ["CLAIMED", "EXPIRED", "CLAIMED", "RELEASED"]
+
+
+# -- idempotency rules -------------------------------------------------------------------------------------------------
+
+
+async def test_processing_a_processed_event_again_changes_nothing(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    await hall.one.scheduler.run_once()
+    before = await everything(hall)
+
+    again = await schedule(hall.db.pool, await take(hall, "EVENT", [event_id]))
+
+    assert again == {}
+    assert await everything(hall) == before
+
+
+async def test_schedulers_at_once_make_one_work_order_for_an_event(hall: Hall) -> None:
+    for _ in range(5):
+        await todo_ticket(hall.db)
+    await hall.one.readiness.run_once()
+    nodes = [hall.node(f"n{n}") for n in range(4)]
+
+    async with anyio.create_task_group() as tasks:
+        for node in nodes:
+            tasks.start_soon(node.scheduler.run_once)
+
+    assert await hall.number("SELECT count(*) FROM workorders") == 5
+    assert await hall.number("SELECT count(DISTINCT event_id) FROM workorders") == 5
+
+
+async def test_running_an_executed_work_order_again_changes_nothing(hall: Hall) -> None:
+    ticket = await hall.executed()
+    order = (await hall.trail(ticket.ticket_id)).workorders[0]
+    before = await everything(hall)
+
+    (record,) = await take(hall, "WORKORDER", [order.work_order_id])
+    bundle = Bundle(work_order_id=order.work_order_id, lease_token=record.lease_token, outcome="DONE", output="7")
+    again = await execute(hall.db.pool, [bundle])
+    await hall.one.runner.run_once()
+
+    assert again == set()
+    assert await everything(hall) == before
+
+
+async def test_a_work_order_has_one_run_record_however_often_it_is_judged(hall: Hall) -> None:
+    ticket = await hall.executed()
+    (order_id,) = await find_executed_workorders(hall.db.pool, most=10)
+    cases = await read_for_judge(hall.db.pool, [order_id])
+    await hall.one.gate.run_once()
+    before = await everything(hall)
+
+    (record,) = await take(hall, "WORKORDER", [order_id])
+    again = await write_settled(hall.db.pool, [settle(cases[order_id], record.lease_token, {})])
+
+    assert again == {}
+    assert await everything(hall) == before
+    assert len((await hall.trail(ticket.ticket_id)).run_records) == 1
+
+
+@pytest.mark.parametrize("table", ["context_snapshots", "output_bundles", "run_records", "pause_states"])
+@pytest.mark.parametrize("change", ["UPDATE {} SET created_at = now()", "DELETE FROM {}"])
+async def test_an_artifact_never_changes_once_it_is_written(hall: Hall, table: str, change: str) -> None:
+    await hall.executed()
+    await hall.one.gate.run_once()
+
+    with pytest.raises(asyncpg.PostgresError, match="are never changed"):
+        await hall.db.pool.execute(change.format(table))
+
+
+# -- coordination rules ------------------------------------------------------------------------------------------------
+
+
+async def test_an_event_is_not_processed_without_its_claim(hall: Hall) -> None:
+    event_id = await ready_event(hall)
+    (record,) = await take(hall, "EVENT", [event_id])
+    before = await everything(hall)
+
+    done = await schedule(hall.db.pool, [msgspec.structs.replace(record, lease_token=uuid4())])
+
+    assert done == {}
+    assert await everything(hall) == before
+
+
+async def test_a_work_order_is_neither_executed_nor_judged_without_its_claim(hall: Hall) -> None:
+    await hall.scheduled()
+    (open_id,) = await find_open_workorders(hall.db.pool, most=10)
+    await hall.executed()
+    (executed_id,) = await find_executed_workorders(hall.db.pool, most=10)
+    cases, before = await read_for_judge(hall.db.pool, [executed_id]), await everything(hall)
+
+    executed = await execute(
+        hall.db.pool, [Bundle(work_order_id=open_id, lease_token=uuid4(), outcome="DONE", output="7")]
+    )
+    judged = await write_settled(hall.db.pool, [settle(cases[executed_id], uuid4(), {})])
+
+    assert (executed, judged) == (set(), {})
+    assert await everything(hall) == before
+
+
+async def test_a_runner_that_goes_on_after_a_crash_waits_for_the_same_job(hall: Hall) -> None:
+    ticket = await hall.scheduled()
+    await hall.one.runner.run_once()  # it submits, and is never heard of again
+    await hall.expire_claims()
+    two = hall.node("two")
+
+    await two.runner.run_once()
+    await hall.finish(ticket.ticket_id)
+    await two.runner.run_once()
+
+    assert await hall.number("SELECT count(*) FROM jobs") == 1
+    assert len((await hall.trail(ticket.ticket_id)).output_bundles) == 1
+
+
+async def test_a_job_is_submitted_once_even_when_its_key_was_forgotten(hall: Hall) -> None:
+    await hall.scheduled()
+    (order_id,) = await find_open_workorders(hall.db.pool, most=10)
+    await hall.one.runner.run_once()
+    await hall.db.pool.execute("DELETE FROM idempotency_keys")
+    await hall.expire_claims()
+
+    await hall.node("two").runner.run_once()
+
+    assert await hall.number("SELECT count(*) FROM jobs") == 1
+    assert await hall.number("SELECT count(*) FROM leases WHERE resource_id = $1", order_id) == 1
+
+
+async def test_ready_is_told_once_however_many_look(hall: Hall) -> None:
+    tickets = [await todo_ticket(hall.db) for _ in range(5)]
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(4):
+            tasks.start_soon(hall.node(f"n{n}").readiness.run_once)
+    await hall.one.readiness.run_once()
+
+    assert await hall.number("SELECT count(*) FROM ticket_events") == len(tickets)
+
+
+async def test_the_end_does_not_depend_on_who_looks_when(hall: Hall) -> None:
+    """Two nodes look in an order of chance, and some of their claims expire under their hands."""
+    dice, nodes = random.Random(7), [hall.one, hall.node("two")]
+    tickets = [(await todo_ticket(hall.db)).ticket_id for _ in range(6)]
+    deadline = time.monotonic() + 15
+
+    while await hall.number("SELECT count(*) FROM tickets WHERE status <> 'DONE'"):
+        assert time.monotonic() < deadline
+        node = dice.choice(nodes)
+        await dice.choice([node.readiness, node.scheduler, node.runner, node.gate]).run_once()
+        if dice.random() < 0.2:
+            await hall.expire_claims()
+        for row in await hall.db.pool.fetch(
+            "SELECT w.ticket_id FROM workorders w JOIN jobs ON jobs.id = w.job_id WHERE jobs.status = 'queued'"
+        ):
+            await hall.finish(row["ticket_id"])
+
+    for ticket_id in tickets:
+        trail = await hall.trail(ticket_id)
+        assert [len(one) for one in (trail.events, trail.workorders, trail.output_bundles, trail.run_records)] == [
+            1
+        ] * 4
+
+
+# -- split brain -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["expired", "taken over"])
+async def test_a_scheduler_frozen_past_its_claim_writes_nothing(hall: Hall, taken_over: bool) -> None:
+    event_id = await ready_event(hall)
+    frozen = await take(hall, "EVENT", [event_id], owner="frozen")
+    await hall.expire_claims()
+    if taken_over:
+        await hall.one.scheduler.run_once()
+    before = await everything(hall)
+
+    thawed = await schedule(hall.db.pool, frozen)
+
+    assert thawed == {}
+    assert await everything(hall) == before
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["expired", "taken over"])
+async def test_a_runner_frozen_past_its_claim_writes_nothing(hall: Hall, taken_over: bool) -> None:
+    ticket = await hall.scheduled()
+    (order_id,) = await find_open_workorders(hall.db.pool, most=10)
+    (frozen,) = await take(hall, "WORKORDER", [order_id], owner="frozen")
+    await hall.expire_claims()
+    if taken_over:
+        await hall.one.runner.run_once()
+        await hall.finish(ticket.ticket_id)
+        await hall.one.runner.run_once()
+    before = await everything(hall)
+
+    thawed = await execute(
+        hall.db.pool, [Bundle(work_order_id=order_id, lease_token=frozen.lease_token, outcome="DONE", output="7")]
+    )
+
+    assert thawed == set()
+    assert await everything(hall) == before
+
+
+@pytest.mark.parametrize("gates", [[], [{"type": "sign_off"}]], ids=["judged", "left to a person"])
+@pytest.mark.parametrize("taken_over", [False, True], ids=["expired", "taken over"])
+async def test_a_gate_frozen_past_its_claim_writes_nothing(hall: Hall, taken_over: bool, gates: list[Any]) -> None:
+    await hall.executed(gates=gates)
+    (order_id,) = await find_executed_workorders(hall.db.pool, most=10)
+    cases = await read_for_judge(hall.db.pool, [order_id])
+    (frozen,) = await take(hall, "WORKORDER", [order_id], owner="frozen")
+    await hall.expire_claims()
+    if taken_over:
+        await hall.one.gate.run_once()
+    before = await everything(hall)
+
+    thawed = await write_settled(hall.db.pool, [settle(cases[order_id], frozen.lease_token, {})])
+
+    assert thawed == {}
+    assert await everything(hall) == before
+
+
+# -- the human boundary ------------------------------------------------------------------------------------------------
+
+
+async def test_no_poller_moves_a_new_ticket(hall: Hall) -> None:
+    ticket = await new_ticket(hall.db)
+    before = await everything(hall)
+
+    await hall.one.turn()
+
+    assert await everything(hall) == before
+    assert await hall.status(ticket.ticket_id) == "NEW"
+
+
+async def test_not_even_the_table_lets_a_ticket_become_todo_without_a_person(hall: Hall) -> None:
+    ticket = await new_ticket(hall.db)
+
+    with pytest.raises(asyncpg.CheckViolationError, match="people_approve"):
+        await hall.db.pool.execute(
+            "UPDATE tickets SET status = 'TODO', version = 2 WHERE ticket_id = $1", ticket.ticket_id
+        )

@@ -1,0 +1,197 @@
+"""Both files, built from the lock: what is in them, that they are the same each time, and that they run.
+
+The aarch64 one runs too, in an emulated arm64 Debian; where that cannot be had, the step says so and is skipped.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import zipfile
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import contents
+import pytest
+from wheels import File
+
+from tests.support.daemon import TOP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
+
+#: JetPack 6 and 7, and the Python that it will be run with: this one here, and that of the emulated Debian.
+X86_MINORS = sorted({10, 12, sys.version_info.minor})
+ARM_MINORS = [10, 11, 12]
+#: For two Pythons, and for each one more.
+MAX_BYTES, MORE_BYTES = 25_000_000, 2_000_000
+
+
+@pytest.fixture(scope="module")
+def sources() -> Iterator[Path]:
+    """A copy, so that both builds see the same sources whatever happens to the checkout meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield copy_sources(TOP, Path(folder, "sources"))
+
+
+@pytest.fixture(scope="module")
+def dist(sources: Path) -> Iterator[Path]:
+    """Both files and the arm64 package; open to all, since the servers run as another user."""
+    folder = Path(tempfile.mkdtemp(prefix="jobd-dist-"))
+    folder.chmod(0o755)
+    for target, minors in {"x86_64": X86_MINORS, "aarch64": ARM_MINORS}.items():
+        build(sources, folder, target, minors)
+    run_script(sources, "build_deb.py", "--target", "aarch64", "--out", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def copy_sources(top: Path, to: Path) -> Path:
+    to.mkdir()
+    for name in ("jobd", "packaging", "config"):
+        shutil.copytree(top / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "jobd.toml", "requirements.lock"):
+        shutil.copyfile(top / name, to / name)
+    return to
+
+
+def build(sources: Path, out: Path, target: str, minors: list[int], **variables: str) -> Path:
+    pythons, wheels = ",".join(f"3.{minor}" for minor in minors), str(TOP / "dist" / "wheels")
+    arguments = ["--target", target, "--python", pythons, "--out", str(out), "--wheels", wheels]
+    run_script(sources, "build.py", *arguments, **variables)
+    return out / f"jobd-{target}.pyz"
+
+
+def run_script(sources: Path, name: str, *arguments: str, **variables: str) -> None:
+    command = [sys.executable, str(sources / "packaging" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def trees_of(pyz: Path) -> dict[int, dict[str, File]]:
+    """Every file by Python and path, read by the format's own rules."""
+    with zipfile.ZipFile(pyz) as archive:
+        assert archive.testzip() is None
+        manifest, payload = json.loads(archive.read("manifest.json")), io.BytesIO(archive.read("files.bin"))
+        about = json.loads(archive.read("_jobd_about.py").partition(b"=")[2])
+    trees: dict[int, dict[str, File]] = {int(tag[3:]): {} for tag in about["trees"]}
+    for tag, path, mode, offset, packed, _, _ in manifest:
+        payload.seek(offset)
+        file = File(zlib.decompress(payload.read(packed)), bool(mode & stat.S_IXUSR))
+        for minor in trees if tag == "all" else [int(tag[3:])]:
+            trees[minor][path] = file
+    return trees
+
+
+# -- what is in them ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["aarch64", "x86_64"])
+def test_file_is_small_and_every_program_in_it_fits_its_target(dist: Path, target: str) -> None:
+    pyz = dist / f"jobd-{target}.pyz"
+
+    trees = trees_of(pyz)
+
+    assert {10, 12} <= set(trees)
+    assert pyz.stat().st_size <= MAX_BYTES + MORE_BYTES * (len(trees) - 2)
+    for minor, files in trees.items():
+        assert contents.faults(files, minor, target) == []
+        servers = [path for path in files if path.endswith(("/bin/postgres", "/bin/initdb", "/valkey-server"))]
+        assert len(servers) == 3
+        assert all(files[path].executable for path in servers)
+        assert any(f".cpython-3{minor}-" in path for path in files)
+        assert ("tomli/__init__.py" in files) == (minor == 10)
+
+
+def test_file_built_again_elsewhere_is_the_same_to_the_byte(sources: Path, dist: Path, tmp_path: Path) -> None:
+    elsewhere = copy_sources(sources, tmp_path / "elsewhere")
+    for path in elsewhere.rglob("*"):
+        os.utime(path, (1_000_000_000, 1_000_000_000))
+        path.chmod(0o700)
+
+    again = build(elsewhere, tmp_path, "x86_64", X86_MINORS, TZ="Pacific/Apia", PYTHONHASHSEED="7")
+
+    assert again.read_bytes() == (dist / again.name).read_bytes()
+
+
+# -- they run -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="NOT CHECKED: this machine cannot run the x86_64 file")
+def test_x86_64_file_serves_a_job_and_stops_cleanly(dist: Path, tmp_path: Path) -> None:
+    home = dist / "run"
+    home.mkdir(mode=0o755)
+    command = [
+        sys.executable,
+        str(dist / "jobd-x86_64.pyz"),
+        "serve",
+        "--port",
+        "0",
+        "--data-dir",
+        str(home / "data"),
+    ]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
+    with (tmp_path / "log").open("wb") as log:
+        daemon = subprocess.Popen(command, cwd="/", env=environment, stdout=subprocess.PIPE, stderr=log)
+    assert daemon.stdout is not None
+    try:
+        told = re.search(r"serves at (\S+), ", daemon.stdout.readline().decode())
+        assert told, (tmp_path / "log").read_text()
+
+        job = call(f"{told[1]}/v1/jobs", {"task": "chat", "payload": {"text": "hello"}})
+        status = poll_status(f"{told[1]}/v1/jobs/{job['job_id']}")
+        daemon.send_signal(signal.SIGTERM)
+
+        assert status == "done"
+        assert daemon.wait(60) == 0
+        assert len(list((home / "cache" / "jobd").iterdir())) == 1
+    finally:
+        daemon.kill()
+        daemon.wait()
+        daemon.stdout.close()
+
+
+def call(url: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def poll_status(url: str) -> str:
+    deadline = time.monotonic() + 30
+    while (status := str(call(url)["status"])) not in ("done", "error") and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return status
+
+
+def test_aarch64_package_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
+    """Install, serve a job as the unit would, SIGTERM, install again, remove, purge."""
+    check_arm64(dist, "deb")
+
+
+@pytest.mark.slow
+def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
+    check_arm64(dist, "pyz")
+
+
+def check_arm64(dist: Path, only: str) -> None:
+    command = [sys.executable, str(TOP / "packaging" / "check_arm64.py"), "--dist", str(dist), "--only", only]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 3:
+        pytest.skip(done.stdout.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "the aarch64 file runs" in done.stdout

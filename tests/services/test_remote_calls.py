@@ -1,0 +1,372 @@
+"""What a worker makes of jobd's answers, and of what answers in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import ssl
+import uuid
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+import pytest
+
+from jobd.cli_worker import trusting
+from jobd.client import ClientError
+from jobd.config import Config, Leases
+from jobd.errors import ServerRefused, TokenRefused, root_cause
+from jobd.job.history import Cursor, Told
+from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.events import Kept, OutOfStep, Telling
+from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.remote.claims import Claims
+from jobd.remote.engine import CALL_BYTES, RemoteEngine
+from jobd.remote.guard import HttpLine
+from jobd.remote.session import Session
+from jobd.service import Handle
+from jobd.services.leases import LeaseKeeper
+from jobd.tasks.runner import TaskFailed
+from tests.client.test_client_faults import Puppet, Said, problem
+from tests.support.certificates import make_certificate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from anyio.abc import TaskStatus
+
+    from jobd.lifecycle.claim import ClaimedJob
+
+NOW = "2030-01-01T00:00:00Z"
+
+
+def ids() -> dict[str, Any]:
+    return {name: uuid.uuid4() for name in ("job_id", "attempt_id", "lease_token")}
+
+
+def telling(*data: str) -> Telling:
+    events = [Told("token", 1, "", msgspec.Raw(json.dumps({"text": text}).encode())) for text in data]
+    return Telling(job_id=uuid.uuid4(), lease_token=uuid.uuid4(), events=events, told_n=0)
+
+
+def bodies(puppet: Puppet) -> list[Any]:
+    return [json.loads(heard.body) for heard in puppet.heard]
+
+
+class Remote:
+    """An engine whose jobd is a puppet."""
+
+    def __init__(self, puppet: Puppet, session: Session) -> None:
+        self.puppet = puppet
+        self.session = session
+        self.engine = RemoteEngine(session, "w-1")
+
+
+@contextlib.asynccontextmanager
+async def remote(*answers: Said) -> AsyncIterator[Remote]:
+    with Puppet(*answers).serving() as puppet:
+        async with Session(puppet.url, None) as session:
+            yield Remote(puppet, session)
+
+
+# -- reports -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "retryable"),
+    [
+        (problem(413, "too_large"), "result_too_large", False),
+        (problem(413, "body_too_large"), "result_too_large", False),
+        (Said(413, b"<html>too much</html>"), "result_too_large", False),
+        (problem(422, "nul"), "bad_result", False),
+        (problem(422, "result_too_deep"), "bad_result", False),
+        (problem(400, "duplicate_key"), "bad_result", False),
+        (problem(503, "result_not_kept", Retry_After="5"), "result_not_kept", True),
+    ],
+    ids=lambda value: value.body["code"] if isinstance(value, Said) and isinstance(value.body, dict) else None,
+)
+async def test_result_that_is_not_taken_is_a_failure_to_report_instead(said: Said, code: str, retryable: bool) -> None:
+    async with remote(said) as there:
+        with pytest.raises(TaskFailed) as raised:
+            await there.engine.complete(Completion(**ids(), result='{"a":1}'))
+
+        assert (raised.value.code, raised.value.retryable) == (code, retryable)
+        assert there.session._pace.next_at == 0.0, "jobd is well, so others need not wait"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said(0),
+        problem(500, "internal"),
+        problem(503, "unavailable", Retry_After="1"),
+        problem(429, "too_many_requests", Retry_After="1"),
+        problem(401, "unauthorized"),
+        Said(404, b"<html>nothing here</html>"),
+        Said(502, b""),
+        Said(200, b"<html>welcome</html>"),
+    ],
+    ids=lambda said: f"{said.status}",
+)
+async def test_report_of_unknown_fate_is_to_be_made_again_after_a_pause(said: Said) -> None:
+    async with remote(said) as there:
+        with pytest.raises(ClientError):
+            await there.engine.complete(Completion(**ids(), result="1"))
+
+        assert there.session._pace.next_at > 0.0
+        assert there.session.is_up is False
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"ok": True, "ack": True}, Completed),
+        ({"ok": True, "ack": True, "replay": True, "new": "field"}, Completed),
+        ({"ok": False, "ack": True, "reason": "superseded"}, Superseded),
+        ({"ok": False, "ack": True, "reason": "conflicting_outcome"}, Conflicting),
+    ],
+    ids=str,
+)
+async def test_answer_to_a_report_is_understood(body: dict[str, Any], kind: type) -> None:
+    held = ids()
+    async with remote(Said(200, body)) as there:
+        assert isinstance(await there.engine.complete(Completion(**held, result='{"a":[null]}')), kind)
+
+        assert bodies(there.puppet) == [
+            {"worker_id": "w-1", "result": {"a": [None]}, **{name: str(one) for name, one in held.items()}}
+        ]
+
+
+# -- leases --------------------------------------------------------------------------------------------------------
+
+
+async def test_all_leases_are_renewed_in_one_call() -> None:
+    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(3)]
+    usual = {"ok": True, "lease_expires_at": NOW, "cancel": False, "quiet": False, "lease_ttl_seconds": 60}
+    jobs = [{**usual, "job_id": str(beat.job_id)} for beat in beats]
+    jobs[1] |= {"ok": False, "lease_expires_at": None, "reason": "lease_lost"}
+    jobs[2] |= {"cancel": True}
+    async with remote(Said(200, {"jobs": jobs})) as there:
+        first, second, third = await there.engine.heartbeat(beats)
+
+        assert isinstance(first, Renewal)
+        assert isinstance(second, LeaseLost)
+        assert isinstance(third, Renewal)
+        assert (first.cancel_requested, third.cancel_requested) == (False, True)
+        assert len(there.puppet.heard) == 1
+
+
+async def test_renewal_without_an_answer_is_lost_for_nobody() -> None:
+    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(2)]
+    async with remote(Said(0)) as there:
+        answers = await there.engine.heartbeat(beats)
+
+        assert [isinstance(answer, ClientError) for answer in answers] == [True, True]
+
+
+async def test_guard_renews_on_a_line_of_its_own() -> None:
+    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4())]
+    usual = {"ok": True, "lease_expires_at": NOW, "cancel": True, "quiet": False, "lease_ttl_seconds": 60}
+    async with remote(Said(200, {"jobs": [{**usual, "job_id": str(beats[0].job_id)}]}), Said(0)) as there:
+        there.session._pace.saw_failure(0.0, 60.0)
+        line = HttpLine(lambda: Session(there.puppet.url, None), "w-1")
+
+        (renewal,) = await line.renew(beats, 60)
+        with pytest.raises(ClientError):
+            await line.renew(beats, 60)
+
+        assert isinstance(renewal, Renewal)
+        assert renewal.cancel_requested
+        assert bodies(there.puppet)[0]["jobs"][0]["lease_token"] == str(beats[0].lease_token)
+
+
+class Renewer:
+    """Grants every renewal."""
+
+    def __init__(self) -> None:
+        self.was_asked = anyio.Event()
+
+    async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal]:
+        self.was_asked.set()
+        at = datetime(2030, 1, 1, tzinfo=timezone.utc)
+        return [Renewal(lease_expires_at=at, claim_version=1, cancel_requested=False) for _ in beats]
+
+
+async def test_lease_that_is_shorter_than_any_before_is_renewed_in_time() -> None:
+    renewer, before = Renewer(), Leases(ttl_s=36_000, heartbeat_s=3600)
+    short = {**job(), "lease_ttl_seconds": 3, "heartbeat_interval_seconds": 1}
+    async with remote(claimed(short)) as there, anyio.create_task_group() as tasks:
+        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        leases = LeaseKeeper(renewer, lambda: Config(leases=claims.leases or before))
+        await tasks.start(keep, leases)
+
+        hold = leases.hold(await taken_from(claims))
+
+        with anyio.fail_after(15):
+            await renewer.was_asked.wait()
+        assert not hold.lost.is_set()
+        tasks.cancel_scope.cancel()
+
+
+async def keep(leases: LeaseKeeper, *, task_status: TaskStatus[None]) -> None:
+    await leases.run(Handle(task_status.started))
+
+
+# -- TLS -----------------------------------------------------------------------------------------------------------
+
+
+async def test_jobd_is_believed_by_its_certificate_only(folder: Path) -> None:
+    certificate, key = make_certificate(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    puppet = Puppet(Said(200, {"ok": True, "ack": True}))
+    puppet._server.socket = context.wrap_socket(puppet._server.socket, server_side=True)
+    url = puppet.url.replace("http:", "https:")
+    with puppet.serving():
+        async with Session(url, None, trusting(None)) as session:
+            with pytest.raises(ClientError, match="CERTIFICATE_VERIFY_FAILED"):
+                await RemoteEngine(session, "w-1").complete(Completion(**ids(), result="1"))
+        async with Session(url, None, trusting(str(certificate))) as session:
+            answer = await RemoteEngine(session, "w-1").complete(Completion(**ids(), result="1"))
+
+    assert isinstance(answer, Completed)
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+async def test_events_of_all_jobs_go_in_one_call() -> None:
+    told = [
+        {"ok": True, "last_event_id": "2-7"},
+        {"ok": False, "reason": "out_of_step", "offset": 4},
+        {"ok": False, "reason": "lease_lost"},
+    ]
+    async with remote(Said(200, {"jobs": told})) as there:
+        answers = await there.engine.tell_many([telling("a", "b"), telling("c"), telling("d")])
+
+        assert answers == [Kept(Cursor(2, 7)), OutOfStep(4), LeaseLost()]
+        (body,) = bodies(there.puppet)
+        assert [[event["data"]["text"] for event in job["events"]] for job in body["jobs"]] == [
+            ["a", "b"],
+            ["c"],
+            ["d"],
+        ]
+
+
+async def test_one_job_whose_events_are_refused_costs_the_others_nothing() -> None:
+    good, bad = Said(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]}), problem(422, "invalid")
+    async with remote(bad, good, bad) as there:
+        first, second = await there.engine.tell_many([telling("a"), telling("b")])
+
+        assert first == Kept(Cursor(1, 1))
+        assert isinstance(second, ValueError)
+
+
+async def test_more_events_than_a_call_takes_go_in_several() -> None:
+    large = telling(*["x" * 16_000] * 100)
+    kept = Said(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]})
+    async with remote(kept, kept) as there:
+        answers = await there.engine.tell_many([large, large])
+
+        assert answers == [Kept(Cursor(1, 1))] * 2
+        assert max(len(heard.body) for heard in there.puppet.heard) <= CALL_BYTES
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+
+def claimed(*jobs: dict[str, Any]) -> Said:
+    return Said(200, {"claimed": bool(jobs), "max_wait_ms": 0, "jobs": jobs})
+
+
+def job() -> dict[str, Any]:
+    return {
+        **{name: str(one) for name, one in ids().items()},
+        **{"stream": "jobs:stream", "message_id": "1-0", "payload": {"n": 1}, "task": "chat", "attempt": 1},
+        **{"lease_ttl_seconds": 12, "heartbeat_interval_seconds": 3.5, "max_attempts": 3, "timeout_s": 9.5},
+        "enqueue_id": 1,
+    }
+
+
+async def test_job_comes_with_the_lease_that_jobd_grants() -> None:
+    async with remote(claimed(job())) as there:
+        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+
+        taken = await taken_from(claims)
+
+        assert (taken.task, taken.payload, taken.timeout_s) == ("chat", '{"n": 1}', 9.5)
+        assert claims.leases is not None
+        assert (claims.leases.ttl_s, claims.leases.heartbeat_s) == (12, 3.5)
+
+
+async def test_job_that_nobody_asked_for_is_handed_back() -> None:
+    first, second = job(), job()
+    released = Said(200, {"ok": True, "ack": True, "requeued": True})
+    async with remote(claimed(first, second), released) as there:
+        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(claims.run, Handle(lambda: None))
+            (taken,) = await claims.take(["default"], "w-1")
+            with anyio.fail_after(15):
+                while not there.engine.released:
+                    await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+
+        asked, handed_back = bodies(there.puppet)
+        assert asked == {"worker_id": "w-1", "streams": ["jobs:stream"], "max_wait_ms": 0, "max_jobs": 1}
+        assert str(taken.job_id) == first["job_id"]
+        assert handed_back["job_id"] == second["job_id"]
+
+
+async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+
+    def draw(low: float, high: float) -> float:
+        paused.append(high)
+        return 0.0
+
+    monkeypatch.setattr("jobd.remote.claims.random.uniform", draw)
+    async with remote(claimed(), claimed(), claimed(), claimed(job())) as there:
+        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+
+        await taken_from(claims)
+
+        assert [body["max_wait_ms"] for body in bodies(there.puppet)] == [0, 30_000, 30_000, 30_000]
+        assert len(paused) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        (problem(401, "unauthorized"), TokenRefused),
+        (problem(403, "forbidden"), TokenRefused),
+        (problem(422, "unknown_stream"), ServerRefused),
+        (problem(422, "invalid"), ServerRefused),
+        (problem(503, "unavailable"), None),
+        (problem(429, "too_many_attempts", Retry_After="0"), None),
+        (Said(404, b"<html>"), None),
+        (Said(0), None),
+    ],
+    ids=lambda value: f"{value.status}" if isinstance(value, Said) else None,
+)
+async def test_worker_goes_on_unless_it_is_pointless(said: Said, error: type[Exception] | None) -> None:
+    async with remote(said, claimed(job())) as there:
+        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        if error is None:
+            assert (await taken_from(claims)).task == "chat"
+        else:
+            with pytest.raises(Exception) as raised:
+                await taken_from(claims)
+            assert isinstance(root_cause(raised.value), error)
+
+
+async def taken_from(claims: Claims) -> ClaimedJob:
+    with anyio.fail_after(15):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(claims.run, Handle(lambda: None))
+            (job,) = await claims.take(["default"], "w-1")
+            tasks.cancel_scope.cancel()
+    return job

@@ -1,0 +1,146 @@
+"""What people decide: each verb moves a ticket from where it applies, and is refused everywhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import anyio
+import pytest
+
+from jobd.ids import new_id
+from jobd.tickets.approve import approve
+from jobd.tickets.errors import TicketRefused
+from jobd.tickets.machine import TRANSITIONS
+from jobd.tickets.read import read_ticket
+from jobd.tickets.reject import reject
+from jobd.tickets.reopen import reopen
+from jobd.tickets.sign_off import sign_off
+from jobd.tickets.trail import read_log, read_trail
+from jobd.tickets.unblock import unblock
+from tests.tickets.desk import code_of, new_ticket, ticket_in, todo_ticket, traces
+
+if TYPE_CHECKING:
+    from jobd.store.postgres import Database
+
+VERBS: dict[str, Any] = {
+    "approve": approve,
+    "reject": reject,
+    "unblock": unblock,
+    "reopen": reopen,
+    "sign_off": sign_off,
+}
+STATUSES = ("NEW", "TODO", "IN_PROGRESS", "BLOCKED", "DONE")
+LEGAL = {(row.source.value, row.event): row.target.value for row in reversed(TRANSITIONS) if row.source is not None}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("verb", [name for name in VERBS if name != "sign_off"])
+async def test_a_verb_does_what_the_machine_says_of_it(db: Database, verb: str, status: str) -> None:
+    ticket = await ticket_in(db, status)
+    before = await traces(db)
+
+    if (status, verb) in LEGAL:
+        moved = await VERBS[verb](db.pool, ticket.ticket_id, by="bob", why="so")
+        assert moved.status == LEGAL[status, verb]
+        assert moved.version == ticket.version + 1
+    else:
+        assert await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob")) == "illegal_transition"
+        assert await traces(db) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_nobody_decides_about_a_ticket_that_is_not_there(db: Database, verb: str) -> None:
+    assert await code_of(VERBS[verb](db.pool, new_id(), by="bob")) == "unknown_ticket"
+
+
+async def test_a_decision_is_kept_with_name_and_reason(db: Database) -> None:
+    ticket = await new_ticket(db)
+
+    await approve(db.pool, ticket.ticket_id, by="bob", why="clear enough")
+
+    (decision,) = (await read_trail(db, ticket.ticket_id)).decisions
+    assert (decision.kind, decision.decided_by, decision.why) == ("APPROVE", "bob", "clear enough")
+    assert (decision.from_status, decision.to_status, decision.work_order_id) == ("NEW", "TODO", None)
+
+
+async def test_approving_twice_is_refused_and_names_where_the_ticket_stands(db: Database) -> None:
+    ticket = await todo_ticket(db)
+
+    with pytest.raises(TicketRefused, match=f"ticket {ticket.ticket_id} is TODO; only a NEW ticket can be approved"):
+        await approve(db.pool, ticket.ticket_id, by="bob")
+
+
+async def test_of_many_who_approve_at_once_one_does(db: Database) -> None:
+    ticket = await new_ticket(db)
+    codes: list[str | None] = []
+
+    async def try_it(name: str) -> None:
+        codes.append(await code_of(approve(db.pool, ticket.ticket_id, by=name)))
+
+    async with anyio.create_task_group() as tasks:
+        for n in range(8):
+            tasks.start_soon(try_it, f"p{n}")
+
+    assert sorted(codes, key=str) == [None, *["illegal_transition"] * 7]
+    assert len((await read_trail(db, ticket.ticket_id)).decisions) == 1
+
+
+@pytest.mark.parametrize(("verb", "status"), [("approve", "NEW"), ("reopen", "DONE")])
+async def test_with_four_eyes_the_author_is_refused_and_another_is_not(db: Database, verb: str, status: str) -> None:
+    ticket = await ticket_in(db, status, created_by="ann")
+    before = await traces(db)
+
+    refused = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="ann", four_eyes=True))
+    unchanged = await traces(db) == before
+    moved = await VERBS[verb](db.pool, ticket.ticket_id, by="bob", four_eyes=True)
+
+    assert (refused, unchanged) == ("four_eyes", True)
+    assert moved.status == "TODO"
+
+
+async def test_a_rejected_ticket_says_why_and_needs_approval_again(db: Database) -> None:
+    ticket = await todo_ticket(db)
+
+    rejected = await reject(db.pool, ticket.ticket_id, by="cid", why="too vague")
+    back = await unblock(db.pool, ticket.ticket_id, by="dan")
+
+    assert (rejected.status, rejected.blocked_reason) == ("BLOCKED", "rejected by cid: too vague")
+    assert rejected.approved_by is None
+    assert (back.status, back.blocked_reason) == ("NEW", None)
+
+
+async def test_a_rejected_ticket_is_not_rejected_again(db: Database) -> None:
+    ticket = await new_ticket(db)
+    await reject(db.pool, ticket.ticket_id, by="cid")
+    before = await traces(db)
+
+    with pytest.raises(TicketRefused, match="it was rejected before"):
+        await reject(db.pool, ticket.ticket_id, by="cid")
+
+    assert await traces(db) == before
+
+
+async def test_a_sign_off_that_nobody_waits_for_is_refused(db: Database) -> None:
+    ticket = await ticket_in(db, "IN_PROGRESS")
+    before = await traces(db)
+
+    with pytest.raises(TicketRefused, match="IN_PROGRESS, step RUN and waits for no sign-off") as refused:
+        await sign_off(db.pool, ticket.ticket_id, by="bob")
+
+    assert refused.value.code == "no_sign_off"
+    assert await traces(db) == before
+
+
+async def test_every_change_is_a_line_of_the_log_in_order(db: Database) -> None:
+    ticket = await new_ticket(db)
+    await approve(db.pool, ticket.ticket_id, by="bob")
+    await reject(db.pool, ticket.ticket_id, by="bob")
+
+    lines = (await read_log(db.pool, {ticket.ticket_id: 0}))[ticket.ticket_id]
+    later = (await read_log(db.pool, {ticket.ticket_id: 2, UUID(int=1): 0}))[ticket.ticket_id]
+
+    assert [(line.version, line.type) for line in lines] == [(1, "created"), (2, "status"), (3, "status")]
+    assert b'"was": "NEW"' in bytes(lines[1].data)
+    assert later == lines[2:]
+    assert (await read_ticket(db.pool, ticket.ticket_id)).version == 3

@@ -1,0 +1,119 @@
+"""The ticket tailer: every reader gets every line after its cursor once and in order, whoever changed the ticket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from jobd.service import Handle
+from jobd.services.ticket_tailer import ROOM, TicketTailer
+from jobd.tickets.desk import Bells, Desk
+from tests.tickets.desk import CONFIG, new_ticket
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from uuid import UUID
+
+    from jobd.services.ticket_tailer import Reader
+    from jobd.store.postgres import Database
+
+WAIT_S = 20.0
+#: As many edits in one go.
+CHURN = """
+DO $$ BEGIN
+    FOR n IN 1..%d LOOP
+        UPDATE tickets SET title = 'edit ' || n, version = version + 1 WHERE ticket_id = '%s';
+    END LOOP;
+END $$
+"""
+
+
+@contextlib.asynccontextmanager
+async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, Desk]]:
+    bells = Bells()
+    desk = Desk(db, lambda: CONFIG, bells)
+    tailer, handle = TicketTailer(desk, bells), Handle(lambda: None)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tailer.run, handle)
+        yield tailer, desk
+        handle.stop.set()
+
+
+async def told(reader: Reader, number: int) -> list[dict[str, Any]]:
+    """So many lines, as they come."""
+    text = b""
+    with anyio.fail_after(WAIT_S):
+        while text.count(b"\n\n") < number:
+            text += await reader.next(WAIT_S)
+    return [json.loads(part.partition("data: ")[2]) for part in text.decode().split("\n\n") if part]
+
+
+async def churn(db: Database, ticket_id: UUID, number: int) -> None:
+    await db.pool.execute(CHURN % (number, ticket_id))
+
+
+def versions(lines: list[dict[str, Any]]) -> list[int]:
+    return [line["version"] for line in lines]
+
+
+async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
+    ticket = await new_ticket(db)
+    await churn(db, ticket.ticket_id, 4)
+    async with tailing(db) as (tailer, desk):
+        with tailer.reading(ticket.ticket_id) as first, tailer.reading(ticket.ticket_id, 3) as second:
+            assert versions(await told(first, 5)) == [1, 2, 3, 4, 5]
+            assert versions(await told(second, 2)) == [4, 5]
+
+            await desk.approve(ticket.ticket_id, by="bob")
+
+            assert [(await told(one, 1))[0]["data"]["status"] for one in (first, second)] == ["TODO", "TODO"]
+
+
+async def test_what_another_node_did_is_found_without_a_bell(db: Database) -> None:
+    ticket = await new_ticket(db)
+    elsewhere = Desk(db, lambda: CONFIG, Bells())
+    async with tailing(db) as (tailer, _):
+        with tailer.reading(ticket.ticket_id, ticket.version) as reader:
+            await elsewhere.reject(ticket.ticket_id, by="bob")
+
+            (line,) = await told(reader, 1)
+
+    assert (line["type"], line["data"]["was"], line["data"]["status"]) == ("status", "NEW", "BLOCKED")
+
+
+async def test_lines_of_one_ticket_do_not_reach_readers_of_another(db: Database) -> None:
+    ticket, other = await new_ticket(db), await new_ticket(db)
+    async with tailing(db) as (tailer, desk):
+        with tailer.reading(ticket.ticket_id, 1) as reader, tailer.reading(other.ticket_id, 1):
+            await desk.reject(other.ticket_id, by="bob")
+            await desk.approve(ticket.ticket_id, by="bob")
+
+            (line,) = await told(reader, 1)
+
+    assert (line["ticket_id"], line["data"]["status"]) == (str(ticket.ticket_id), "TODO")
+
+
+async def test_a_long_log_comes_whole_to_a_reader_that_was_passed_over(db: Database) -> None:
+    ticket = await new_ticket(db)
+    number = 3 * ROOM
+    await churn(db, ticket.ticket_id, number)
+    async with tailing(db) as (tailer, _):
+        with tailer.reading(ticket.ticket_id) as slow, tailer.reading(ticket.ticket_id) as quick:
+            assert versions(await told(quick, number + 1)) == list(range(1, number + 2))
+            assert not slow.has_room
+            assert slow.cursor <= number
+
+            assert versions(await told(slow, number + 1)) == list(range(1, number + 2))
+
+
+async def test_the_end_of_the_service_ends_its_readers(db: Database) -> None:
+    ticket = await new_ticket(db)
+    with contextlib.ExitStack() as stack:
+        async with tailing(db) as (tailer, _):
+            reader = stack.enter_context(tailer.reading(ticket.ticket_id, ticket.version))
+
+        assert reader.is_over
+        assert await reader.next(WAIT_S) == b""

@@ -1,0 +1,348 @@
+"""The way of a ticket, from its approval to where it comes to rest, and what it leaves behind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+from jobd.lifecycle.cancel import cancel
+from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
+from tests.support.node import eventually
+from tests.tickets.desk import code_of, new_ticket, todo_ticket
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from jobd.wire.tickets import Trail
+    from tests.tickets.hall import Hall
+
+
+async def test_an_approved_ticket_goes_to_done_and_leaves_one_of_each_artifact(hall: Hall) -> None:
+    ticket = await hall.executed(
+        gates=[{"type": "minimum", "pointer": "/score", "value": 0.8}],
+        payload={"text": "{{title}} on {{branch_name}}", "n": 1},
+        acceptance_criteria=["it is right"],
+        repo_ref="a" * 40,
+    )
+
+    await hall.one.gate.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (trail.ticket.status, trail.ticket.step) == ("DONE", None)
+    (event,), (snapshot,), (order,) = trail.events, trail.context_snapshots, trail.workorders
+    (bundle,), (record,), (pause,) = trail.output_bundles, trail.run_records, trail.pause_states
+    assert (event.processed, event.reason) == (True, "SCHEDULED")
+    assert (
+        snapshot.full_prompt_text == f"Count the cats\n\nAcceptance criteria:\n- it is right\n\nRepository: {'a' * 40}"
+    )
+    assert snapshot.repo_commit_sha == "a" * 40
+    assert msgspec.json.decode(snapshot.payload) == {"text": f"Count the cats on {order.branch_name}", "n": 1}
+    assert (order.event_id, order.context_snapshot_id, order.status) == (
+        event.event_id,
+        snapshot.snapshot_id,
+        "EXECUTED",
+    )
+    assert (order.diazotroph_type, order.budget_ms) == ("work", 600_000)
+    assert (bundle.work_order_id, bundle.outcome, bundle.output) == (order.work_order_id, "DONE", {"score": 0.9})
+    assert (record.output_id, record.gate_result, record.ticket_status) == (bundle.output_id, "PASS", "DONE")
+    assert (pause.reason, pause.work_order_id) == ("RUN_COMPLETE", order.work_order_id)
+    assert 1 <= len(pause.prioritized_actions) <= 3
+    assert await hall.claims() == 0
+
+
+@pytest.mark.parametrize(
+    ("gate", "output", "passes"),
+    [
+        ({"type": "schema", "schema": {"required": ["a"]}}, '{"a": 1}', True),
+        ({"type": "schema", "schema": {"required": ["a"]}}, '{"b": 1}', False),
+        ({"type": "schema", "schema": False}, "1", False),
+        ({"type": "schema", "schema": {"properties": {"a": {"$ref": "#"}}, "maxProperties": 1}}, '{"a": {}}', True),
+        ({"type": "schema", "schema": {"properties": {"a": {"$ref": "#"}}, "maxProperties": 0}}, '{"a": {}}', False),
+        ({"type": "minimum", "pointer": "/s", "value": 2}, '{"s": 2}', True),
+        ({"type": "minimum", "pointer": "/s", "value": 2}, '{"s": 1.5}', False),
+        ({"type": "minimum", "pointer": "/s", "value": 2}, "{}", False),
+        ({"type": "minimum", "pointer": "/s", "value": 0}, '{"s": true}', False),
+        ({"type": "minimum", "pointer": "/l/1", "value": 2}, '{"l": [1, 3]}', True),
+        ({"type": "minimum", "pointer": "", "value": 2}, "3", True),
+        ({"type": "command", "name": "agree"}, "{}", True),
+        ({"type": "command", "name": "object"}, "{}", False),
+    ],
+    ids=str,
+)
+async def test_a_gate_decides(hall: Hall, gate: dict[str, Any], output: str, passes: bool) -> None:
+    ticket = await hall.executed(output, gates=[gate])
+
+    await hall.one.gate.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    (record,) = trail.run_records
+    assert (record.gate_result, trail.ticket.status) == (("PASS", "DONE") if passes else ("FAIL", "BLOCKED"))
+    assert [result.result for result in record.gate_results] == [record.gate_result]
+    assert trail.ticket.blocked_reason == (None if passes else record.gate_reason)
+
+
+async def test_a_failed_gate_sends_a_ticket_back_until_its_runs_are_used_up(hall: Hall) -> None:
+    ticket = await hall.executed("1", gates=[{"type": "schema", "schema": False}], max_runs=2)
+    await hall.one.gate.run_once()
+    after_one = await hall.status(ticket.ticket_id)
+    await hall.one.turn()
+    await hall.finish(ticket.ticket_id, "1")
+    await hall.one.turn()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert after_one == "TODO"
+    assert (trail.ticket.status, trail.ticket.run_count) == ("BLOCKED", 2)
+    assert [record.ticket_status for record in trail.run_records] == ["TODO", "BLOCKED"]
+    assert [pause.reason for pause in trail.pause_states] == ["GATE_FAILED", "GATE_FAILED"]
+    assert len({event.todo_no for event in trail.events}) == 2
+
+
+async def test_a_job_that_failed_is_told_by_the_bundle_and_fails_the_gate(hall: Hall) -> None:
+    ticket = await hall.scheduled()
+    await hall.one.runner.run_once()
+    await hall.fail(ticket.ticket_id)
+    await hall.one.turn()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (trail.output_bundles[0].outcome, trail.output_bundles[0].output) == ("ERROR", None)
+    assert trail.output_bundles[0].error == {"code": "boom", "message": "it broke"}
+    assert trail.run_records[0].gate_reason == "the job gave no output: it broke"
+    assert (trail.ticket.status, trail.pause_states[0].reason) == ("BLOCKED", "GATE_FAILED")
+
+
+async def test_a_job_that_a_client_canceled_fails_the_gate(hall: Hall) -> None:
+    ticket = await hall.scheduled()
+    await hall.one.runner.run_once()
+    await cancel(hall.db.pool, [await hall.job_of(ticket.ticket_id)])
+    await hall.one.turn()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (trail.output_bundles[0].outcome, trail.ticket.status) == ("CANCELED", "BLOCKED")
+
+
+async def test_a_job_past_its_budget_is_canceled_and_the_ticket_says_so(hall: Hall) -> None:
+    ticket = await hall.scheduled(budget_ms=1, max_runs=5)
+
+    async def has_rested() -> bool:
+        await hall.one.turn()
+        return await hall.status(ticket.ticket_id) == "BLOCKED"
+
+    await eventually(has_rested, 15)
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert trail.output_bundles[0].outcome == "BUDGET_EXHAUSTED"
+    assert trail.pause_states[0].reason == "BUDGET_EXHAUSTED"
+    assert trail.ticket.blocked_reason is not None and "budget of 1 ms" in trail.ticket.blocked_reason
+
+
+async def test_a_sign_off_is_waited_for_without_a_claim_and_then_counts(hall: Hall) -> None:
+    gates = [{"type": "sign_off"}, {"type": "minimum", "pointer": "/score", "value": 0.5}]
+    ticket = await hall.executed(gates=gates)
+    await hall.one.gate.run_once()
+    waiting = (await hall.trail(ticket.ticket_id)).ticket
+    claims, again = await hall.claims(), await hall.one.gate.run_once()
+
+    signed = await hall.one.desk.sign_off(ticket.ticket_id, by="eve", why="nice")
+    await hall.one.gate.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (waiting.status, waiting.step, claims, again) == ("IN_PROGRESS", "SIGN_OFF", 0, False)
+    assert (signed.status, signed.step) == ("IN_PROGRESS", "GATE")
+    assert trail.ticket.status == "DONE"
+    assert [result.type for result in trail.run_records[0].gate_results] == ["minimum", "sign_off"]
+    assert trail.decisions[-1].work_order_id == trail.workorders[0].work_order_id
+    assert await code_of(hall.one.desk.sign_off(ticket.ticket_id, by="eve")) == "no_sign_off"
+
+
+async def test_a_refused_sign_off_fails_the_gate(hall: Hall) -> None:
+    ticket = await hall.executed(gates=[{"type": "sign_off"}])
+    await hall.one.gate.run_once()
+
+    await hall.one.desk.sign_off(ticket.ticket_id, by="eve", why="ugly", accept=False)
+    await hall.one.gate.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (trail.ticket.status, trail.ticket.blocked_reason) == ("BLOCKED", "refused by eve: ugly")
+    assert trail.decisions[-1].kind == "REFUSE"
+
+
+async def test_nobody_is_asked_about_an_output_that_fails_anyway(hall: Hall) -> None:
+    ticket = await hall.executed("1", gates=[{"type": "sign_off"}, {"type": "schema", "schema": False}])
+
+    await hall.one.gate.run_once()
+
+    assert await hall.status(ticket.ticket_id) == "BLOCKED"
+
+
+async def test_a_ticket_waits_for_others_and_goes_on_by_itself(hall: Hall) -> None:
+    first = await new_ticket(hall.db)
+    second = await todo_ticket(hall.db, blocked_on=[str(first.ticket_id)])
+    await hall.one.turn()
+    blocked = await hall.trail(second.ticket_id)
+    await hall.one.desk.approve(first.ticket_id, by="bob")
+    await hall.one.turn()
+    await hall.finish(first.ticket_id)
+    await hall.one.turn()
+    await hall.one.turn()
+
+    trail = await hall.trail(second.ticket_id)
+    assert (blocked.ticket.status, blocked.events[0].reason) == ("BLOCKED", "BLOCKED")
+    assert blocked.ticket.blocked_reason == f"waits for {first.ticket_id}"
+    assert (blocked.pause_states[0].reason, blocked.pause_states[0].event_id) == ("BLOCKED", blocked.events[0].event_id)
+    assert blocked.workorders == []
+    assert await hall.status(first.ticket_id) == "DONE"
+    assert trail.ticket.status in ("TODO", "IN_PROGRESS")
+    await hall.one.turn()
+    assert (await hall.trail(second.ticket_id)).ticket.status == "IN_PROGRESS"
+
+
+async def test_a_rejected_ticket_waits_for_no_other_any_more(hall: Hall) -> None:
+    first = await new_ticket(hall.db)
+    second = await todo_ticket(hall.db, blocked_on=[str(first.ticket_id)])
+    await hall.one.turn()
+    await hall.one.desk.reject(second.ticket_id, by="bob", why="not needed")
+    await hall.db.pool.execute("UPDATE tickets SET blocked_on = '{}', version = version + 1 WHERE status = 'BLOCKED'")
+
+    await hall.one.turn()
+
+    rejected = (await hall.trail(second.ticket_id)).ticket
+    assert (rejected.status, rejected.blocked_reason) == ("BLOCKED", "rejected by bob: not needed")
+
+
+async def test_an_event_for_a_rejected_ticket_ends_without_a_work_order(hall: Hall) -> None:
+    ticket = await hall.ready()
+    await hall.one.desk.reject(ticket.ticket_id, by="bob")
+
+    await hall.one.scheduler.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert (trail.events[0].reason, trail.workorders) == ("NON_EXECUTABLE_STATUS", [])
+    assert trail.ticket.status == "BLOCKED"
+
+
+async def test_an_event_of_an_earlier_time_starts_nothing(hall: Hall) -> None:
+    ticket = await hall.ready()
+    await hall.one.desk.reject(ticket.ticket_id, by="bob")
+    await hall.one.desk.unblock(ticket.ticket_id, by="bob")
+    await hall.one.desk.approve(ticket.ticket_id, by="bob")
+    await hall.one.readiness.run_once()
+
+    await hall.one.scheduler.run_once()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert [event.reason for event in trail.events] == ["NON_EXECUTABLE_STATUS", "SCHEDULED"]
+    assert [order.event_id for order in trail.workorders] == [trail.events[1].event_id]
+
+
+async def test_an_event_without_a_ticket_is_ended_as_that(hall: Hall) -> None:
+    ticket = await hall.ready()
+    await hall.db.pool.execute("DELETE FROM tickets WHERE ticket_id = $1", ticket.ticket_id)
+
+    await hall.one.scheduler.run_once()
+
+    row = await hall.db.pool.fetchrow("SELECT processed, reason FROM ticket_events")
+    assert row is not None and tuple(row) == (True, "MISSING_TICKET")
+
+
+async def test_a_task_that_is_no_longer_configured_ends_the_run_in_error(hall: Hall) -> None:
+    ticket = await hall.scheduled()
+    await hall.db.pool.execute("UPDATE workorders SET diazotroph_type = 'gone'")
+
+    await hall.one.turn()
+    await hall.one.turn()
+
+    bundle = (await hall.trail(ticket.ticket_id)).output_bundles[0]
+    assert bundle.error == {"code": "unknown_task", "message": "there is no task gone any more"}
+    assert await hall.status(ticket.ticket_id) == "BLOCKED"
+
+
+async def test_every_artifact_is_valid_against_its_published_schema(hall: Hall) -> None:
+    gates = [{"type": "schema", "schema": {}}, {"type": "sign_off"}, {"type": "command", "name": "agree"}]
+    ticket = await hall.executed(gates=gates, acceptance_criteria=["a"])
+    await hall.one.gate.run_once()
+    await hall.one.desk.sign_off(ticket.ticket_id, by="eve")
+    await hall.one.gate.run_once()
+    trail: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await hall.trail(ticket.ticket_id)))
+
+    found = {name: trail[f"{name}s"] for name in SCHEMA_NAMES if f"{name}s" in trail} | {"ticket": [trail["ticket"]]}
+
+    assert {*found, "claim_record"} == set(SCHEMA_NAMES)
+    for name, artifacts in found.items():
+        assert artifacts
+        for artifact in artifacts:
+            jsonschema_rs.validate(schema_of(name), artifact)
+
+
+async def test_a_payload_without_places_reaches_the_job_as_it_was_written(hall: Hall) -> None:
+    ticket = await new_ticket(hall.db)
+    long = '{"n": 123456789012345678901234567890.5}'
+    await hall.db.pool.execute(
+        "UPDATE tickets SET payload = $2::text::jsonb, version = 2 WHERE ticket_id = $1", ticket.ticket_id, long
+    )
+    await hall.one.desk.approve(ticket.ticket_id, by="bob")
+    await hall.one.turn()
+
+    payload = await hall.db.pool.fetchval("SELECT payload::text FROM jobs")
+
+    assert payload == long
+
+
+async def test_reopened_a_ticket_runs_again_from_the_beginning(hall: Hall) -> None:
+    ticket = await hall.executed()
+    await hall.one.gate.run_once()
+    await hall.one.desk.reopen(ticket.ticket_id, by="bob", why="more cats")
+    await hall.one.turn()
+    await hall.finish(ticket.ticket_id, "2")
+    await hall.one.turn()
+
+    trail = await hall.trail(ticket.ticket_id)
+    assert [bundle.output for bundle in trail.output_bundles] == [{"score": 0.9}, 2]
+    assert (trail.ticket.status, len(trail.workorders), len(trail.run_records)) == ("DONE", 2, 2)
+
+
+def told_by_artifacts(trail: Trail) -> list[str]:
+    """Where a ticket stood, one after the other, as far as the artifacts tell; the ticket itself is not asked."""
+    steps: list[tuple[datetime, str]] = [(one.decided_at, one.to_status) for one in trail.decisions]
+    after = {"SCHEDULED": "IN_PROGRESS", "BLOCKED": "BLOCKED"}
+    for event in trail.events:
+        steps.append((event.created_at, "TODO"))
+        if event.processed_at is not None and event.reason in after:
+            steps.append((event.processed_at, after[event.reason]))
+    steps += [(one.created_at, one.ticket_status) for one in trail.run_records]
+    statuses = ["NEW", *(status for _, status in sorted(steps))]
+    return [status for n, status in enumerate(statuses) if n == 0 or status != statuses[n - 1]]
+
+
+async def test_the_whole_history_can_be_told_from_the_artifacts_alone(hall: Hall) -> None:
+    blocker = await new_ticket(hall.db)
+    ticket = await todo_ticket(
+        hall.db,
+        blocked_on=[str(blocker.ticket_id)],
+        gates=[{"type": "minimum", "pointer": "/n", "value": 2}],
+        max_runs=2,
+    )
+    await hall.one.turn()
+    await hall.one.desk.approve(blocker.ticket_id, by="bob")
+    await hall.one.turn()
+    await hall.finish(blocker.ticket_id)
+    for _ in range(3):
+        await hall.one.turn()
+    for n in (1, 1, 2):
+        if n == 2:
+            await hall.one.desk.unblock(ticket.ticket_id, by="bob")
+            await hall.one.turn()
+        await hall.finish(ticket.ticket_id, f'{{"n": {n}}}')
+        await hall.one.turn()
+        await hall.one.turn()
+    await hall.one.desk.reopen(ticket.ticket_id, by="bob")
+    await hall.one.desk.reject(ticket.ticket_id, by="bob")
+
+    trail = await hall.trail(ticket.ticket_id)
+    lines = (await hall.one.desk.log({ticket.ticket_id: 0}))[ticket.ticket_id]
+
+    by_log = [msgspec.json.decode(line.data)["status"] for line in lines if line.type in ("created", "status")]
+    assert told_by_artifacts(trail) == by_log
+    assert (by_log[-1], by_log.count("IN_PROGRESS"), len(trail.run_records)) == ("BLOCKED", 3, 3)
