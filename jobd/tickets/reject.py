@@ -1,4 +1,4 @@
-"""Reject: a person sends a ticket away that is not in progress. It is BLOCKED then, and an approval that it had is gone."""
+"""Reject: a person sends a ticket away that is not in progress. It is BLOCKED, and has to be approved again."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection
     from jobd.wire import tickets as wire
 
-REJECT_IF_NOT_BEGUN = statement("reject_if_not_begun", "jobd.tickets")
+REJECT_IF_WAITING = statement("reject_if_waiting", "jobd.tickets")
 
 
 async def reject(
     connection: Connection, ticket_id: UUID, *, by: str, why: str = "", now: datetime | None = None
 ) -> wire.Ticket:
     """Block a NEW, TODO or BLOCKED ticket; raises TicketRefused."""
-    rows = await fetch(connection, REJECT_IF_NOT_BEGUN, ticket_id, new_id(), by, why, now)
+    rows = await fetch(connection, REJECT_IF_WAITING, ticket_id, new_id(), by, why, now)
     if not rows:
         raise await why_not(connection, ticket_id, lambda ticket: decide_reject(ticket))
     return ticket_of(rows[0])

@@ -1,4 +1,4 @@
--- name: reject_if_not_begun
+-- name: reject_if_waiting
 -- A person sends a ticket away that is not in progress; an approval that it had is gone with that, and it waits for no
 -- other ticket any more.
 -- $1 ticket_id uuid, $2 decision_id uuid, $3 by text, $4 why text, $5 now timestamptz or null (tests only)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_without_redis_a_claim_still_names_the_stream(folder: Path) -> None:
     with servers.valkey(folder) as redis_url, depot(CONFIG, JOBD_REDIS_URL=redis_url) as yard:
         servers.kill_valkey(folder)
@@ -29,7 +29,7 @@ def test_without_redis_a_claim_still_names_the_stream(folder: Path) -> None:
         assert yard.complete({"worker_id": "w-1", **proof}, 1) == {"ok": True, "ack": True}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_without_postgres_neither_a_report_nor_a_submit_is_taken(folder: Path) -> None:
     with contextlib.ExitStack() as outside:
         url = outside.enter_context(servers.postgres(folder))

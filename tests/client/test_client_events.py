@@ -126,7 +126,7 @@ def test_leaving_early_hangs_up(connect: Connect, client: Client, daemon: Jobd, 
 CUTS = 20
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_line_cut_at_random_points_costs_no_event_and_doubles_none(
     connect: Connect, client: Client, daemon: Jobd, api: Api
 ) -> None:
@@ -162,7 +162,7 @@ def stubbornly(call: Callable[[], Any]) -> Any:
     return answers[-1]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_kill_9_and_restart_cost_no_event_and_double_none(
     connect: Connect, folder: Path, jobd: Callable[..., Jobd]
 ) -> None:

@@ -112,7 +112,7 @@ def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(yard: Depot, l
     assert attempts_of(yard, job_id) == [("one", "done")]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_job_of_a_killed_worker_is_finished_by_another(yard: Depot, language: str) -> None:
     job_id = yard.submit()
@@ -126,7 +126,7 @@ def test_job_of_a_killed_worker_is_finished_by_another(yard: Depot, language: st
     assert attempts_of(yard, job_id) == [("first", "expired"), ("second", "done")]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_frozen_worker_that_thaws_changes_nothing(calm_yard: Depot, language: str) -> None:
     yard = calm_yard
@@ -162,7 +162,7 @@ def test_no_lease_token_and_no_payload_is_found_in_the_most_talkative_log(yard: 
     assert "canary-4711" not in log
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_stop_ends_waiting_claims_at_once_and_tells_holders_to_be_quiet() -> None:
     with depot() as yard:
         finishing, staying = yard.running(), yard.running()

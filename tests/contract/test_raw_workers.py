@@ -108,7 +108,7 @@ async def test_job_that_takes_longer_than_a_lease_is_kept_by_its_events(quick: N
     assert (await row_of(quick, job.id))["attempt_no"] == 1
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_job_of_a_killed_worker_is_finished_by_another(quick: Node) -> None:
     job = await quick.enqueue(max_attempts=3)
     with raw_worker(quick, "raw-1", 30):
@@ -124,7 +124,7 @@ async def test_job_of_a_killed_worker_is_finished_by_another(quick: Node) -> Non
     assert attempts[0]["owner_id"] == "redis:raw-1"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_frozen_worker_that_thaws_changes_nothing_and_the_hash_is_put_right(quick: Node) -> None:
     job = await quick.enqueue(max_attempts=3, payload='{"fail": true}')
     with raw_worker(quick, "raw-1", 5) as frozen:

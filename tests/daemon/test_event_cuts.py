@@ -97,7 +97,7 @@ class Client(threading.Thread):
                 self.seen.append((fields[b"id"].decode(), fields[b"event"].decode()))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_every_client_sees_every_event_once_whatever_is_cut(jobd: Callable[..., Jobd], folder: Path) -> None:
     (folder / "jobd.toml").write_text("[queues.default]\nslots = 0\n")
     daemon = jobd(None, "--config", str(folder / "jobd.toml")).start().until_ready()

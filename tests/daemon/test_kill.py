@@ -98,7 +98,7 @@ def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> N
     assert daemon.stop() == 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_random_kills_then_ready_again(jobd: Callable[..., Jobd]) -> None:
     kill_cycles(jobd(), cycles=6, seed=random.randrange(1 << 30))
 

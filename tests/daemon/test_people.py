@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Call = Callable[..., tuple[int, list[str], str]]
 
 #: Commands are processes of their own here, and the machine may be busy.
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 
 NOBODY = "01a1e32b-6742-7000-927b-55333af42aa0"
 

@@ -82,7 +82,7 @@ async def pages(connection: Connection) -> int:
     return number
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_pages_touched_do_not_grow_with_the_table(db: Database, connection: Connection) -> None:
     small = await measured(db, connection, 5)
     await truncate(db.pool)

@@ -45,13 +45,13 @@ STATUS_AFTER = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_hammering_loses_and_doubles_nothing(db: Database) -> None:
     await hammer(db, seconds=4.0)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_hammering_for_half_a_minute_loses_and_doubles_nothing(db: Database) -> None:
     await hammer(db, seconds=30.0)
 

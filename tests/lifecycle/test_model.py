@@ -184,12 +184,12 @@ def drive(make: Callable[[], TableHistory], how: settings) -> None:
     run_state_machine_as_test(lambda: AnyTableHistory(make()), settings=how)  # type: ignore[arg-type, no-untyped-call, unused-ignore]  # any callable will do
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_tables_and_machine_agree_in_any_history(tables: Tables) -> None:
     drive(lambda: TableHistory(tables), CI)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_tables_and_machine_agree_in_random_histories_that_reach_every_transition(tables: Tables) -> None:
     reached: set[Step] = set()
 
@@ -245,7 +245,7 @@ BREAKS = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("broken", BREAKS)
 def test_a_statement_without_one_of_its_guards_is_found_out(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, broken: str
@@ -321,7 +321,7 @@ def stale_reaper(*dropped: str) -> str:
     return without(text.replace(LOOK, STALE_LOOK), *dropped)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_a_reaper_that_looked_long_ago_does_no_harm(
     tables: Tables, stale_page: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +331,7 @@ def test_a_reaper_that_looked_long_ago_does_no_harm(
         wander(StaleReaper(tables), Random(seed), steps=100)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "dropped",
     [

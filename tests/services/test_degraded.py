@@ -46,7 +46,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_jobs_go_on_while_redis_is(small: Node, fault: str) -> None:
     broken, mended = FAULTS[fault]
     async with anyio.create_task_group() as tasks:

@@ -197,7 +197,7 @@ async def test_message_left_by_a_dead_node_is_taken_over(quick: Node) -> None:
     assert got.job_id == job.id
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(shared_postgres: str, folder: Path) -> None:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
@@ -219,7 +219,7 @@ async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(share
     assert statuses == {"done"}
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("fault", ["FLUSHALL", "SCRIPT FLUSH", "kill"])
 async def test_fault_in_the_middle_of_2000_jobs_finishes_each_exactly_once(
     shared_postgres: str, folder: Path, fault: str

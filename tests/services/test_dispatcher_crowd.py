@@ -50,7 +50,7 @@ async def enqueue(node: Node, jobs: list[NewJob]) -> None:
     node.bell.ring()
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_each_of_2000_callers_gets_its_job_over_one_connection(node: Node) -> None:
     got: list[ClaimedJob] = []
 
@@ -74,7 +74,7 @@ async def test_each_of_2000_callers_gets_its_job_over_one_connection(node: Node)
     assert await connections(node) <= before + 1
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_jobs_that_come_one_by_one_go_to_those_who_came_first(node: Node) -> None:
     order: list[str] = []
 
@@ -94,7 +94,7 @@ async def test_jobs_that_come_one_by_one_go_to_those_who_came_first(node: Node) 
     assert order == [f"w-{number}" for number in range(50)]
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_crowd_that_leaves_takes_no_job_along(node: Node) -> None:
     with anyio.fail_after(50):
         async with anyio.create_task_group() as tasks:
@@ -108,7 +108,7 @@ async def test_crowd_that_leaves_takes_no_job_along(node: Node) -> None:
     assert (got.job_id, got.attempt_no) == (job.id, 1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_crowd_is_served_without_redis_too(shared_postgres: str, folder: Path) -> None:
     url, got = await new_database(shared_postgres), []
 

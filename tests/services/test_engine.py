@@ -127,7 +127,7 @@ async def test_released_job_is_claimed_by_poll(engine: Engine) -> None:
     assert (again.attempt_no, again.attempt_count) == (2, 1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_kills_of_postgres_lose_no_answer_and_no_job(jobd: Callable[..., Jobd]) -> None:
     daemon = jobd(JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
     jobs = [new_job() for _ in range(3000)]
@@ -157,7 +157,7 @@ async def test_kills_of_postgres_lose_no_answer_and_no_job(jobd: Callable[..., J
     assert stats[0].queued == 3000
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_kills_of_postgres_finish_no_job_twice(jobd: Callable[..., Jobd]) -> None:
     daemon = jobd(JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
     done: list[object] = []

@@ -102,7 +102,7 @@ FAULTS: list[Callable[[Chaos], Awaitable[None]]] = [
 ]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_every_job_is_finished_exactly_once_after(
     fault: Callable[[Chaos], Awaitable[None]],
@@ -150,7 +150,7 @@ async def test_every_job_is_finished_exactly_once_after(
     assert {row["job_id"] for row in rows} == {job.id for job in jobs}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_hundred_thousand_waiting_jobs_leave_redis_small_and_an_urgent_one_overtakes(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:

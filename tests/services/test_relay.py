@@ -177,7 +177,7 @@ async def test_hash_that_expired_before_the_end_is_told_whole(small: Node) -> No
     assert (await small.events_of(job.id))[-1][1]["type"] == "done"
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_jobs_are_accepted_and_finished_while_redis_is_away(shared_postgres: str, folder: Path) -> None:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:

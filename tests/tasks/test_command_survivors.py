@@ -259,7 +259,7 @@ async def churn(count: int, at_once: int, folder: Path) -> dict[str, int]:
     return ends
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 async def test_hundred_commands_leave_nothing(folder: Path) -> None:
     assert await churn(100, 8, folder) == {"done": 50, "failed": 0, "stopped": 50}
 
