@@ -63,9 +63,9 @@ def approve(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_jso
     _tell(ticket_ids, lambda ticket_id: client.approve(ticket_id, by=by, why=why), as_json)
 
 
-@decision("reject", "NEW", "TODO")
+@decision("reject", "NEW", "TODO", "BLOCKED")
 def reject(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_json: bool) -> None:
-    """Reject tickets that are NEW or TODO: they become BLOCKED, and have to be approved again.
+    """Reject tickets that are NEW, TODO or BLOCKED: they are BLOCKED, and have to be approved again.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ PACKAGES = (
     *("systemd-standalone-sysusers", "systemd-standalone-tmpfiles"),
 )
 TOOLS = {"mmdebstrap": "mmdebstrap", "qemu-aarch64-static": "qemu-user-static"}
-CACHE = Path.home() / ".cache" / "jobd-arm64"
+CACHE = Path.home() / ".cache" / "jobd-check"
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 HANDLER = "jobd-aarch64"
 #: An ELF header of a program (or a library that is one) for machine 183; see binfmt_misc in the kernel's documents.

@@ -77,7 +77,7 @@ def _decision(
 MOVED = "illegal_transition"
 ENDPOINTS = (
     _decision("approve", approve_ticket, "Approve a NEW ticket: it becomes TODO", MOVED, "four_eyes"),
-    _decision("reject", reject_ticket, "Reject a NEW or TODO ticket: it becomes BLOCKED", MOVED),
+    _decision("reject", reject_ticket, "Reject a NEW, TODO or BLOCKED ticket: it has to be approved again", MOVED),
     _decision("unblock", unblock_ticket, "Unblock a ticket: TODO again, or NEW if it was rejected", MOVED),
     _decision("reopen", reopen_ticket, "Reopen a DONE ticket: it becomes TODO", MOVED, "four_eyes"),
     _decision(

@@ -98,7 +98,7 @@ def approve(settings: Settings, ticket_id: TicketId, *, by: str | None = None, w
 
 
 def reject(settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "") -> Flow[Ticket]:
-    """Stop a NEW or TODO ticket: it becomes BLOCKED, and has to be approved again."""
+    """Stop a ticket that is NEW, TODO or BLOCKED: it stays BLOCKED until it was unblocked and approved again."""
     return _decide(settings, ticket_id, "reject", by, why)
 
 

@@ -67,7 +67,8 @@ def compiled(schema: dict[str, Any] | bool) -> Any:
     import jsonschema_rs  # here, so that a jobd without tickets does not load it
 
     options = jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES)
-    return jsonschema_rs.validator_for(schema, retriever=_retrieve_nothing, pattern_options=options)
+    any_schema: Any = schema  # its types differ from version to version
+    return jsonschema_rs.validator_for(any_schema, retriever=_retrieve_nothing, pattern_options=options)
 
 
 def _retrieve_nothing(uri: str) -> NoReturn:

@@ -209,7 +209,7 @@ def test_tickets_cannot_wait_for_each_other(api: Api, workers: Stage) -> None:
 #: Where each verb applies, and what it says elsewhere.
 VERBS = {
     "approve": (("NEW",), "illegal_transition"),
-    "reject": (("NEW", "TODO"), "illegal_transition"),
+    "reject": (("NEW", "TODO", "BLOCKED"), "illegal_transition"),
     "unblock": (("BLOCKED",), "illegal_transition"),
     "reopen": (("DONE",), "illegal_transition"),
     "sign-off": ((), "no_sign_off"),
@@ -255,6 +255,18 @@ def test_a_ticket_is_approved_once(api: Api, workers: Stage) -> None:
     again = api("POST", f"/v1/tickets/{ticket_id}/approve", {"by": "carol"})
 
     assert (first.status, first.json["approved_by"]) == (200, "bob")
+    assert (again.status, again.code) == (409, "illegal_transition")
+    assert traces(workers) == before
+
+
+def test_a_ticket_is_rejected_once(api: Api, workers: Stage) -> None:
+    ticket_id = new(api)
+    first = api("POST", f"/v1/tickets/{ticket_id}/reject", {"by": "bob"})
+    before = traces(workers)
+
+    again = api("POST", f"/v1/tickets/{ticket_id}/reject", {"by": "carol"})
+
+    assert (first.status, first.json["status"]) == (200, "BLOCKED")
     assert (again.status, again.code) == (409, "illegal_transition")
     assert traces(workers) == before
 

@@ -186,7 +186,7 @@ def test_list_is_a_table_on_a_terminal(call: Call, url: str) -> None:
     person = f"eve-{uuid.uuid4()}"
     new(call, "--by", person)
 
-    with terminal("ticket", "list", "--created-by", person, "--url", url, columns=160) as screen:
+    with terminal("ticket", "list", "--created-by", person, "--url", url, columns=160, COLUMNS="160") as screen:
         code = screen.end()
         screen.until("TICKET", "STATUS", "WRITTEN BY", "NEW", "Count the cats")
 
@@ -245,3 +245,23 @@ def test_a_whole_trail_is_told_in_order(url: str) -> None:
         ("gates", "FAIL, BLOCKED: m"),
         ("pause", "GATE_FAILED; next: look; or leave"),
     ]
+
+
+def test_tab_offers_tickets_that_the_decision_applies_to(
+    call: Call, url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    waiting, blocked = new(call), new(call)
+    call("reject", blocked, "--by", "bob")
+    monkeypatch.setenv("JOBD_URL", url)
+    monkeypatch.setenv("_JOBD_COMPLETE", "bash_complete")
+
+    def offered(verb: str) -> set[str]:
+        monkeypatch.setenv("COMP_WORDS", f"jobd ticket {verb} ")
+        monkeypatch.setenv("COMP_CWORD", "3")
+        with pytest.raises(SystemExit):
+            main([])
+        return {line.rpartition(",")[2] for line in capfd.readouterr().out.splitlines()}
+
+    approvable, blocked_ones = offered("approve"), offered("unblock")
+    assert waiting in approvable and blocked not in approvable
+    assert blocked in blocked_ones and waiting not in blocked_ones

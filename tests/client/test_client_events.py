@@ -174,13 +174,20 @@ def test_kill_9_and_restart_cost_no_event_and_double_none(
         held = claim(Api(daemon.address), job_id)
         tell(Api(daemon.address), held, *"abc", offset=0)
         reading.until_seen(4)
+        ticket = client.create_ticket("Count", "chat", {}, created_by="ann")
+        changes = client.ticket_events(ticket.ticket_id)
+        assert next(changes).id == "1"
 
         daemon.kill()
         daemon.start().until_ready()
         stubbornly(lambda: tell(Api(daemon.address), held, *"de", offset=3))
         stubbornly(lambda: Api(daemon.address)("POST", "/internal/worker/complete", {**held, "result": {}}))
+        client.approve(ticket.ticket_id, by="bob")
 
         assert reading.until_over() == whole(5)
+        approved = next(changes)
+        assert (approved.id, approved.data["status"]) == ("2", "TODO")
+        changes.close()
         assert client.wait(job_id).status == "done"
 
 

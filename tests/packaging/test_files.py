@@ -180,18 +180,28 @@ def poll_status(url: str) -> str:
 
 def test_aarch64_package_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
     """Install, serve a job as the unit would, SIGTERM, install again, remove, purge."""
-    check_arm64(dist, "deb")
+    run_check("check_arm64.py", "--dist", str(dist), "--only", "deb", says="the aarch64 file runs")
 
 
 @pytest.mark.slow
 def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
-    check_arm64(dist, "pyz")
+    run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", says="the aarch64 file runs")
 
 
-def check_arm64(dist: Path, only: str) -> None:
-    command = [sys.executable, str(TOP / "packaging" / "check_arm64.py"), "--dist", str(dist), "--only", only]
+@pytest.mark.slow
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="NOT CHECKED: this machine cannot run the x86_64 package")
+def test_real_systemd_runs_the_unit(sources: Path, tmp_path: Path) -> None:
+    """Under all of its hardening: jobs done, killed, hung and back, stopped with nothing left."""
+    build(sources, tmp_path, "x86_64", [11])
+    run_script(sources, "build_deb.py", "--target", "x86_64", "--out", str(tmp_path))
+
+    run_check("check_unit.py", "--dist", str(tmp_path), says="systemd runs the unit")
+
+
+def run_check(name: str, *arguments: str, says: str) -> None:
+    command = [sys.executable, str(TOP / "packaging" / name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 3:
         pytest.skip(done.stdout.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert "the aarch64 file runs" in done.stdout
+    assert says in done.stdout
