@@ -122,10 +122,14 @@ class Top:
         fd = sys.stdin.fileno()
         while True:
             await anyio.wait_readable(fd)
-            keys = os.read(fd, 64)
+            try:
+                keys = os.read(fd, 64)
+            except OSError:
+                keys = b""  # the terminal is gone
             is_key = len(keys) == 1 or not keys.startswith(b"\x1b")  # else it is an arrow or the like
             if not keys or (is_key and LEAVE & {*keys}):
                 scope.cancel()
+                return
 
     async def _hear_signals(self, live: Live, scope: anyio.CancelScope) -> None:
         with anyio.open_signal_receiver(*SIGNALS) as received:

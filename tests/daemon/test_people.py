@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobd.cli import main
-from tests.support.daemon import poll
+from tests.support.daemon import environment, poll
 from tests.support.depot import Depot, depot
 from tests.support.proxy import proxy
 from tests.support.terminal import CTRL_C, ENTER, LEAVE, terminal
@@ -313,3 +317,19 @@ def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_
         poll(lambda: LEAVE in shown.raw, 10.0, lambda: shown.raw[-200:])
         assert "Traceback" not in shown.text
     yard.complete(held)
+
+
+def test_live_top_ends_with_its_terminal(yard: Depot) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "jobd", "top", "--url", f"http://{yard.daemon.address}"]
+    with subprocess.Popen(
+        command, cwd="/", env=environment({"TERM": "xterm"}), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while b"q leaves" not in shown:
+            shown += os.read(ours, 65536)
+
+        os.close(ours)
+
+        process.wait(30)
