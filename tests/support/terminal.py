@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 CTRL_C = "\x03"
 #: Enters and leaves the alternate screen.
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
-#: Takes the terminal for its own, so that Ctrl-C there is a signal for it; then it is `jobd`.
-_START = (
-    "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from jobd.cli import main; main(sys.argv[1:])"
-)
+#: Takes the terminal for its own, so that Ctrl-C there is a signal for it, which what runs in the background of a shell
+#: would ignore; then it is `jobd`.
+_START = """import fcntl, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from jobd.cli import main
+main(sys.argv[1:])"""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 

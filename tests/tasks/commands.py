@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -69,6 +70,23 @@ def children() -> dict[int, str]:
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+class Before:
+    """What this process had before a test. What others left behind may go meanwhile; nothing may be added."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self._children, self._descriptors = set(children()), descriptors()
+
+    @property
+    def added(self) -> tuple[dict[int, str], int]:
+        """New children with their states, and how many more descriptors there are."""
+        new = {pid: state for pid, state in children().items() if pid not in self._children}
+        return new, max(0, descriptors() - self._descriptors)
+
+    def has_nothing_new(self) -> bool:
+        return self.added == ({}, 0)
 
 
 @contextmanager

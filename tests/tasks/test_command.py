@@ -18,7 +18,7 @@ from jobd.tasks.command import CommandRunner
 from jobd.tasks.oom import count_in, counting_file
 from jobd.tasks.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document
 from jobd.tasks.runner import TaskFailed
-from tests.tasks.commands import JOB_ID, Notes, children, command, descriptors, room_for_descriptors, until
+from tests.tasks.commands import JOB_ID, Before, Notes, command, room_for_descriptors, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,9 +32,9 @@ METACHARACTERS = "$(touch /tmp/x) `id` ; | & > < * ? ~ ! # \\ \" ' -rf -- \n\r\t
 @pytest.fixture(autouse=True)
 async def _nothing_stays(folder: Path) -> AsyncIterator[None]:
     """Whatever a test does: no process, no zombie, no descriptor, no file of it is left."""
-    before = set(children()), descriptors()
+    before = Before()
     yield
-    assert (set(children()), descriptors()) == before
+    assert before.added == ({}, 0)
     assert left_in(folder) == []
 
 

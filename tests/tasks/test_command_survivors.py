@@ -17,7 +17,7 @@ from jobd.tasks.marks import MARK_VARIABLE, marked, new_mark
 from jobd.tasks.processes import Family
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.workdir import Workdir
-from tests.tasks.commands import PROGRAMS, Notes, children, command, descriptors, room_for_descriptors, until
+from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, room_for_descriptors, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,9 +60,9 @@ async def _nothing_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Async
         return mark
 
     monkeypatch.setattr("jobd.tasks.command.new_mark", remembered_mark)
-    before = set(children()), descriptors()
+    before = Before()
     yield
-    assert (set(children()), descriptors()) == before
+    assert before.added == ({}, 0)
     assert {pid: mark for pid, mark in marks().items() if mark in used} == {}
     assert attempts_in(folder) == []
 

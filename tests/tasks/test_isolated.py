@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from jobd.tasks import isolated, isolated_job
 from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
-from tests.tasks.commands import JOB_ID, PROGRAMS, Notes, children, descriptors, until
+from tests.tasks.commands import JOB_ID, PROGRAMS, Before, Notes, children, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -36,10 +35,9 @@ def task(function: str = "act", **settings: Any) -> Task:
 
 @pytest.fixture(autouse=True)
 async def _nothing_stays(folder: Path) -> AsyncIterator[None]:
-    gc.collect()
-    before = set(children()), descriptors()
+    before = Before()
     yield
-    await until(lambda: (set(children()), descriptors()) == before, 20)
+    await until(before.has_nothing_new, 20)
     assert attempts_in(folder) == []
 
 
@@ -384,6 +382,7 @@ async def test_close_ends_a_process_that_heeds_no_signal(made: Callable[..., Iso
 
 @pytest.mark.parametrize("what", ["obey", "hold gil"])
 async def test_process_does_not_outlive_a_jobd_that_is_killed(folder: Path, what: str) -> None:
+    before = Before()
     jobd = start_jobd(folder, what)
     assert jobd.stdout is not None
     pid = int(jobd.stdout.readline().split()[0])
@@ -393,10 +392,11 @@ async def test_process_does_not_outlive_a_jobd_that_is_killed(folder: Path, what
 
     await until(lambda: not is_running(pid), 20)
     await IsolatedRunner("t", task(), folder).close()  # which clears away what is left of it
-    bury_orphans()
+    await bury_orphans(before)
 
 
 async def test_what_a_handler_started_is_ended_by_the_next_jobd(folder: Path) -> None:
+    before = Before()
     jobd = start_jobd(folder, "be deaf")
     assert jobd.stdout is not None
     program = int(jobd.stdout.readline().split("ready ")[1].split("'")[0])
@@ -407,14 +407,19 @@ async def test_what_a_handler_started_is_ended_by_the_next_jobd(folder: Path) ->
     await runner.close()
 
     await until(lambda: not is_running(program), 20)
-    bury_orphans()
+    await bury_orphans(before)
 
 
-def bury_orphans() -> None:
+async def bury_orphans(before: Before) -> None:
     """They became children of this process when the jobd that was killed left them."""
-    for pid, state in children().items():
-        if state == "Z":
-            os.waitpid(pid, 0)
+
+    def are_buried() -> bool:
+        for pid, state in before.added[0].items():
+            if state == "Z":
+                os.waitpid(pid, 0)
+        return not before.added[0]
+
+    await until(are_buried, 20)
 
 
 def start_jobd(folder: Path, what: str) -> subprocess.Popen[str]:
