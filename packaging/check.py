@@ -47,7 +47,10 @@ def main() -> int:
         left_out = [] if options.slow else ["not slow", *(["not once"] if again else [])]
         tests = [python, "-m", "pytest", *pytest_arguments, *(["-m", " and ".join(left_out)] if left_out else [])]
         # Tests mostly wait for other processes, so two at a time take little more than half as long.
-        run(f"tests ({name(version)})", [*tests, *([] if pytest_arguments else ["-n", "2", "--dist", "loadfile"])])
+        run(
+            f"tests ({name(version)})",
+            [*tests, *([] if pytest_arguments else ["-n", "2", "--dist", "loadfile", "--durations", "12"])],
+        )
     print(f"all checks passed on Python {', '.join(name(version) for version, _ in interpreters)}")
     return 0
 

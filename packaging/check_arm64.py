@@ -4,9 +4,11 @@
     python3 packaging/build.py --target aarch64 --python 3.10,3.11,3.12
     python3 packaging/build_deb.py --target aarch64
     python3 packaging/check_arm64.py                  both; with --only pyz or --only deb, that one
+    python3 packaging/check_arm64.py --only pyz --python 3.10,3.12     with these instead of Debian's own
 
-Debian's Python there is 3.11, so the file must be built for it too. As root; see arm64_rootfs.py for what it needs.
-Exit code 3, and a line that begins with SKIPPED, where this machine cannot run arm64 programs.
+Debian's Python there is 3.11, so the file must be built for it too; see arm64_python.py for the others, and
+arm64_rootfs.py for what it needs besides root. Exit code 3, and a line that begins with SKIPPED, where this machine
+cannot run arm64 programs.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import arm64_python
 import arm64_rootfs
 from arm64_rootfs import CPU, NAMESPACES, Unavailable
 
@@ -54,12 +57,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("pyz", "deb"))
     parser.add_argument("--dist", type=Path, default=DIST, metavar="DIR", help="where both are (default: dist)")
+    parser.add_argument("--python", metavar="3.X,3.Y", default="", help="run the file alone with these")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         return inside(options)
     try:
         root = step("root file system", arm64_rootfs.prepare)
+        for minor in minors(options.python):
+            step(f"Python 3.{minor}", lambda minor=minor: arm64_python.prepare(minor))
     except Unavailable as error:
         print(f"SKIPPED: the aarch64 file was NOT run: {error}", flush=True)
         return EXIT_SKIPPED
@@ -71,7 +77,8 @@ def inside(options: argparse.Namespace) -> int:
         view = arm64_rootfs.mount(options.inside, Path(scratch))
         try:
             if options.only != "deb":
-                check_pyz(view, options.dist / "jobd-aarch64.pyz")
+                for python in [install_python(view, minor) for minor in minors(options.python)] or ["/usr/bin/python3"]:
+                    check_pyz(view, options.dist / "jobd-aarch64.pyz", python)
             if options.only != "pyz":
                 check_deb(view, newest(options.dist.glob("jobd_*_arm64.deb")))
         except Failed as error:
@@ -81,6 +88,16 @@ def inside(options: argparse.Namespace) -> int:
             subprocess.run(["umount", "--lazy", scratch])
     print("the aarch64 file runs", flush=True)
     return 0
+
+
+def minors(pythons: str) -> list[int]:
+    return [int(python.removeprefix("3.")) for python in pythons.split(",") if python]
+
+
+def install_python(view: Path, minor: int) -> str:
+    folder = Path("opt") / f"python-3.{minor}"
+    shutil.copytree(arm64_python.prepare(minor), view / folder)
+    return f"/{folder}/{arm64_python.PROGRAM}"
 
 
 def newest(paths: Any) -> Path:
@@ -93,11 +110,11 @@ def newest(paths: Any) -> Path:
 # -- the file alone -------------------------------------------------------------------------------------------------
 
 
-def check_pyz(view: Path, pyz: Path) -> None:
+def check_pyz(view: Path, pyz: Path, python: str) -> None:
     """As root on a bare system: unpack, start, run a job with both servers as another user, stop."""
     shutil.copy(pyz, view / "root" / "jobd.pyz")
-    start = ["/usr/bin/python3", "/root/jobd.pyz"]
-    told = step("first start", lambda: chroot(view, *start, "version"))
+    start = [python, "/root/jobd.pyz"]
+    told = step(f"first start ({python})", lambda: chroot(view, *start, "version"))
     expect("aarch64" in told and "Postgres 18" in told, f"`version` said {told!r}")
     step("serve, a job, stop", lambda: serve_one_job(view, [*start, "serve"]))
     trees = os.listdir(view / "var/cache/jobd")

