@@ -38,8 +38,10 @@ log = logging.getLogger(__name__)
 #: How often all places are looked at unasked: while Redis says what is new, and while it does not.
 HEARING_S = 2.0
 DEAF_S = 0.25
-#: Shortest time between two looks. What comes in between is read together.
-ROUND_S = 0.01
+#: The pause after a look, as many times as long as the look took, but at most so long. What comes in between is read
+#: together: few readers wait for little, and many cost no more than a part of the time.
+PAUSE = 2.0
+LONGEST_PAUSE_S = 0.01
 #: Places looked at in one statement.
 PLACES = 500
 #: Events that wait for one reader at most.
@@ -206,8 +208,9 @@ class Tailer:
                     handle.beat()
                     moved, self._moved = self._moved, set()
                     if moved:
+                        started_at = time.monotonic()
                         await self.run_once(moved)
-                        await anyio.sleep(ROUND_S)
+                        await anyio.sleep(min(LONGEST_PAUSE_S, PAUSE * (time.monotonic() - started_at)))
                 tasks.cancel_scope.cancel()
         finally:
             self._end_all()

@@ -69,8 +69,12 @@ async def test_acknowledged_writes_survive_kills_of_postgres(jobd: Callable[...,
     await connection.close()
 
     for _ in range(3):
-        with contextlib.suppress(OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        with (
+            contextlib.suppress(OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError),
+            contextlib.ExitStack() as ending,
+        ):
             connection = await asyncpg.connect(daemon.addresses["DATABASE_URL"])
+            ending.callback(connection.terminate)
             started = time.monotonic()
             while True:
                 number = len(acknowledged)
