@@ -265,7 +265,7 @@ def test_result_goes_with_its_job_and_both_are_gone(forgetful: Depot) -> None:
     poll(lambda: forgetful.api("GET", address).code == "gone_job", 12, forgetful.daemon.log)
 
     assert forgetful.api("GET", address).status == 410
-    poll(lambda: files_of(forgetful, job_id) == [], 5, lambda: f"{files_of(forgetful, job_id)} stays")
+    poll(lambda: files_of(forgetful, job_id) == [], 20, lambda: f"{files_of(forgetful, job_id)} stays")
 
 
 # The worst

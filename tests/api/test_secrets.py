@@ -85,9 +85,9 @@ def use_tokens(stage: Stage) -> None:
     data_dir = ("--data-dir", str(stage.daemon.data_dir))
     made = run_jobd("token", "create", "--name", "made", "--scope", "client", *data_dir).stdout.strip()
     stage.secrets += [made, made[14:]]
-    poll(lambda: stage.call("GET", "/v1/queues", token=made).status == 200, 5, stage.log)
+    poll(lambda: stage.call("GET", "/v1/queues", token=made).status == 200, 20, stage.log)
     run_jobd("token", "revoke", "made", *data_dir)
-    poll(lambda: stage.call("GET", "/v1/queues", token=made).status in (401, 429), 5, stage.log)
+    poll(lambda: stage.call("GET", "/v1/queues", token=made).status in (401, 429), 20, stage.log)
 
 
 def live_a_life(stage: Stage) -> None:

@@ -110,7 +110,7 @@ async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.Mo
     monkeypatch.setattr(tailer_module, "read_history", watched)
     jobs = [await node.enqueue() for _ in range(100)]
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with tailing(node) as tailer, anyio.create_task_group() as tasks:
             for job in jobs:
                 tasks.start_soon(wait_for_job, tailer, request_from(anyio.sleep_forever), job.id, 60)
@@ -127,21 +127,21 @@ async def test_a_wait_is_told_of_the_end_alone(node: Node) -> None:
     await node.done(job)
 
     async with tailing(node) as tailer:
-        with anyio.fail_after(10), tailer.reading(job.job_id, BEYOND) as reader:
+        with anyio.fail_after(30), tailer.reading(job.job_id, BEYOND) as reader:
             assert await reader.next(10) == b""
             assert reader.is_over
 
 
 async def test_a_job_that_is_deleted_ends_its_wait(node: Node) -> None:
     async with tailing(node) as tailer:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await wait_for_job(tailer, request_from(anyio.sleep_forever), uuid.uuid4(), 60)
 
 
 async def test_a_wait_outlasts_a_database_that_is_away(node: Node) -> None:
     job = await node.enqueue()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with tailing(node) as tailer, anyio.create_task_group() as tasks:
             tasks.start_soon(wait_for_job, tailer, request_from(anyio.sleep_forever), job.id, 60)
             pool, node.database._pool = node.database._pool, None
@@ -164,7 +164,7 @@ async def test_a_wait_ends_when_the_client_hangs_up(node: Node) -> None:
 
     job = await node.enqueue()
     async with tailing(node) as tailer:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             await wait_for_job(tailer, request_from(receive), job.id, 60)
 
 
@@ -177,7 +177,7 @@ async def test_a_wait_ends_when_the_gateway_closes(node: Node, when: str) -> Non
         in_flight.closing.set()
 
     async with tailing(node) as tailer:
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait_for_job, tailer, request, job.id, 60)
                 while when == "meanwhile" and not in_flight.on_closing:

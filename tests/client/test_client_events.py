@@ -118,7 +118,7 @@ def test_leaving_early_hangs_up(connect: Connect, client: Client, daemon: Jobd, 
         assert line.open == 1
         events.close()
 
-        poll(lambda: line.open == 0, 5.0, lambda: "the line is still open")
+        poll(lambda: line.open == 0, 20, lambda: "the line is still open")
 
 
 # -- cut lines ----------------------------------------------------------------------------------------------------

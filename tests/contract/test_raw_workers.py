@@ -130,7 +130,7 @@ async def test_frozen_worker_that_thaws_changes_nothing_and_the_hash_is_put_righ
     with raw_worker(quick, "raw-1", 5) as frozen:
         await until_status(quick, job.id, "running")
         os.kill(frozen.pid, signal.SIGSTOP)
-        with anyio.fail_after(12):
+        with anyio.fail_after(30):
             (got,) = await quick.dispatcher.take(("default",), "test-holder", 1)
         await quick.done(got, '{"by": "the second"}')
         await eventually(quick.outbox_is_empty)

@@ -48,7 +48,7 @@ def test_stop_hands_back_what_runs_and_the_next_start_runs_it_again(jobd: Callab
     assert [attempt.get("outcome") for attempt in attempts] == ["released", None]
     cancelled = Api(daemon.address)("POST", f"/v1/jobs/{job_id}/cancel")
     assert cancelled.status in (200, 202)
-    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "canceled", 5.0, daemon.log)
+    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "canceled", 20, daemon.log)
 
 
 def test_function_that_says_task_is_run(folder: Path, jobd: Callable[..., Jobd]) -> None:

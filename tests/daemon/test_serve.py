@@ -54,7 +54,7 @@ def test_first_start_becomes_ready_and_says_where(jobd: Callable[..., Jobd]) -> 
     assert daemon.get("/readyz") == (200, {"status": "ready", "services": SERVICES})
     assert daemon.get("/livez") == (200, {"status": "alive"})
     url = daemon.addresses["JOBD_URL"]
-    poll(lambda: f"serves at {url}" in daemon.log(), 5, daemon.log)
+    poll(lambda: f"serves at {url}" in daemon.log(), 20, daemon.log)
     assert f"curl {url}/readyz" in daemon.log()
 
 

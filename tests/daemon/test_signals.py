@@ -55,7 +55,7 @@ def test_hangup_takes_over_what_can_change_and_names_what_cannot(jobd: Callable[
 
     daemon.signal(signal.SIGHUP)
 
-    poll(lambda: "reload: leases.ttl_s stays 60; restart jobd to make it 90" in daemon.log(), 5, daemon.log)
+    poll(lambda: "reload: leases.ttl_s stays 60; restart jobd to make it 90" in daemon.log(), 20, daemon.log)
     assert "reload: drain_s is now 6 (was 5)" in daemon.log()
     assert daemon.readiness()[0] == 200
 
@@ -68,7 +68,7 @@ def test_hangup_with_a_bad_file_changes_nothing(jobd: Callable[..., Jobd], folde
 
     daemon.signal(signal.SIGHUP)
 
-    poll(lambda: "reload refused, nothing changed" in daemon.log(), 5, daemon.log)
+    poll(lambda: "reload refused, nothing changed" in daemon.log(), 20, daemon.log)
     assert daemon.stop() == 0
 
 

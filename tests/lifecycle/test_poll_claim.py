@@ -146,7 +146,7 @@ async def test_what_another_is_just_taking_is_skipped_without_waiting(db: Databa
     async with db.pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM jobs WHERE id = $1 FOR UPDATE", first)
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert await polled(db) == [second]
 
     assert await polled(db) == [first]

@@ -169,7 +169,7 @@ async def test_promoters_at_once_skip_what_the_other_is_promoting(db: Database) 
     async with db.pool.acquire() as other, other.transaction():
         assert await promote_due(other, most=1, now=at(10)) == [first]
 
-        with anyio.fail_after(5):
+        with anyio.fail_after(20):
             assert await promote_due(db.pool, now=at(10)) == [second]
 
 

@@ -34,7 +34,7 @@ async def quick(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
 
 
 async def take(node: Node, *queues: str, most: int = 1) -> list[ClaimedJob]:
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         return await node.dispatcher.take(queues or ("default",), f"test-{new_id()}", most)
 
 
@@ -169,7 +169,7 @@ async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None
     )
     await quick.database.pool.execute("DELETE FROM leases WHERE resource_id = $1", got.job_id)
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await hold.lost.wait()
     assert kept
     assert still
@@ -182,7 +182,7 @@ async def test_holder_is_told_to_cancel(quick: Node) -> None:
 
     await quick.engine.cancel([got.job_id])
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await hold.cancel.wait()
     assert not hold.lost.is_set()
 

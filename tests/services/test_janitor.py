@@ -231,7 +231,7 @@ async def test_service_sweeps_until_it_is_stopped_and_stops_at_once(
     async def is_swept() -> bool:
         return files_in(tmp_path) == set()
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(janitor.run, handle)
             await ready.wait()

@@ -46,7 +46,7 @@ async def test_silent_holder_is_reaped_and_a_living_one_is_not(shared_postgres: 
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(Reaper(database, lambda: CONFIG).run, handle)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 while await status_of(database, silent) == "running":
                     await anyio.sleep(0.05)
             handle.stop.set()

@@ -205,7 +205,7 @@ async def test_lease_that_is_shorter_than_any_before_is_renewed_in_time() -> Non
 
         hold = leases.hold(await taken_from(claims))
 
-        with anyio.fail_after(15):
+        with anyio.fail_after(30):
             await renewer.was_asked.wait()
         assert not hold.lost.is_set()
         tasks.cancel_scope.cancel()
@@ -310,7 +310,7 @@ async def test_job_that_nobody_asked_for_is_handed_back() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run, Handle(lambda: None))
             (taken,) = await claims.take(["default"], "w-1")
-            with anyio.fail_after(15):
+            with anyio.fail_after(30):
                 while not there.engine.released:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
@@ -364,7 +364,7 @@ async def test_worker_goes_on_unless_it_is_pointless(said: Said, error: type[Exc
 
 
 async def taken_from(claims: Claims) -> ClaimedJob:
-    with anyio.fail_after(15):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run, Handle(lambda: None))
             (job,) = await claims.take(["default"], "w-1")

@@ -39,7 +39,7 @@ async def tell(node: Node, job: ClaimedJob, number: int) -> None:
 async def ids_of(reader: Reader, tailer: Tailer) -> list[str]:
     """All that it hears until its job is over."""
     found: list[str] = []
-    with anyio.fail_after(15):
+    with anyio.fail_after(30):
         while text := await reader.next(10):
             found += [line[4:] for line in text.decode().splitlines() if line.startswith("id: ")]
             if reader.was_passed_over:
@@ -124,7 +124,7 @@ async def test_a_client_that_stopped_reading_is_cut_off(monkeypatch: pytest.Monk
         if len(sent) > 3:
             await anyio.sleep_forever()  # the other side takes nothing more
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(30):
         await EventStream(request, parts())(cast("Any", {}), receive, send)
 
     assert len(sent) <= 5

@@ -144,11 +144,11 @@ class Jobd:
             self._process.wait()
         with contextlib.suppress(LookupError, ProcessLookupError):
             os.kill(self.server_pid("postgres"), signal.SIGQUIT)  # it then takes its shared memory along
-            poll(lambda: not locks.is_held(self.data_dir / "postgres.lock"), 5.0, self.log)
+            poll(lambda: not locks.is_held(self.data_dir / "postgres.lock"), 20, self.log)
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        poll(lambda: not self.processes(), 5.0, lambda: f"left behind: {self.processes()}")
+        poll(lambda: not self.processes(), 20, lambda: f"left behind: {self.processes()}")
         if (self.data_dir / "run").is_symlink():
             shutil.rmtree((self.data_dir / "run").resolve(), ignore_errors=True)
         shutil.rmtree(self.log_file.parent)

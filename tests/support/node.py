@@ -71,7 +71,7 @@ class Node:
         )
         async with anyio.create_task_group() as tasks, self.redis:
             tasks.start_soon(supervisor.run)
-            with anyio.fail_after(10):
+            with anyio.fail_after(30):
                 await ready.wait()
             yield self
             supervisor.stop()
@@ -141,7 +141,7 @@ def new_job(**values: Any) -> NewJob:
     return NewJob(**{**usual, **values})
 
 
-async def eventually(condition: Callable[[], Awaitable[object]], timeout: float = 8.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
     """Wait until the condition holds; fails when it does not in time."""
     with anyio.fail_after(timeout):
         while not await condition():

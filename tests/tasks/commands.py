@@ -48,7 +48,7 @@ def command(program: str, *arguments: str, **settings: Any) -> Task:
     return Task(run="command", argv=argv, **settings)
 
 
-async def until(holds: Callable[[], bool], timeout: float = 10) -> None:
+async def until(holds: Callable[[], bool], timeout: float = 30) -> None:
     with anyio.fail_after(timeout):
         while not holds():
             await anyio.sleep(0.005)

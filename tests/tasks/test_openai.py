@@ -100,7 +100,7 @@ async def test_tokens_come_while_the_server_still_computes(server: OpenAIServer,
 
     async with anyio.create_task_group() as group:
         group.start_soon(runner.run, HI, context(emit=told))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while len(told) < 2:
                 await anyio.sleep(0.01)
         assert server.seen[0]["outcome"] == "open"
@@ -566,7 +566,7 @@ async def test_cancelling_hangs_up(server: OpenAIServer, runner: OpenAIRunner, n
 
     async with anyio.create_task_group() as group:
         group.start_soon(runner.run, {"text": "x"}, context(name, emit=told))
-        with anyio.fail_after(10):
+        with anyio.fail_after(30):
             while not server.seen or (step.get("hang_after") != 0 and not told):
                 await anyio.sleep(0.01)
         group.cancel_scope.cancel()
@@ -584,7 +584,7 @@ async def test_cancelling_again_and_again_leaves_no_connection(server: OpenAISer
         with anyio.move_on_after(0.002 * number):
             await runner.run(HI, context())
 
-    poll(lambda: server.connections == 0, 5, lambda: f"{server.connections} are open")
+    poll(lambda: server.connections == 0, 20, lambda: f"{server.connections} are open")
 
 
 @pytest.mark.parametrize("step", [{"hang_after": 0}, {"hang_after": 2}])
@@ -633,7 +633,7 @@ async def test_close_lets_go_of_the_connections(server: OpenAIServer) -> None:
 
     await runner.close()
 
-    poll(lambda: server.connections == 0, 5, lambda: f"{server.connections} are open")
+    poll(lambda: server.connections == 0, 20, lambda: f"{server.connections} are open")
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])

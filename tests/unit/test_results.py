@@ -235,7 +235,7 @@ async def test_what_is_not_a_file_of_ours_is_not_opened(results: Results, tmp_pa
     elif what == "pipe":
         os.mkfifo(folder / NAME)
 
-    with pytest.raises(ResultLost), anyio.fail_after(5):
+    with pytest.raises(ResultLost), anyio.fail_after(20):
         await results.open(f"results/ab/{NAME}")
 
 
