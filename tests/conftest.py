@@ -36,8 +36,6 @@ enabled = false
 ONCE = (
     "lifecycle/",
     "tickets/",
-    "contract/test_ticket_protocol.py",
-    "tickets/",
     "packaging/",
     "services/test_degraded.py",
     "services/test_dispatcher",
