@@ -85,7 +85,7 @@ async def _running(data_dir: DataDir) -> AsyncIterator[Node]:
             Spec(name="dispatcher", service=dispatcher, phase=Phase.INTAKE, needs=("store", "relay")),
         ],
         notifier=Notifier({}),
-        drain_s=lambda: 2.0,
+        drain_s=lambda: 30.0,
         on_ready=ready.set,
     )
     async with anyio.create_task_group() as tasks:
