@@ -136,9 +136,9 @@ async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_
     async with guarded(shared_postgres, folder, runner) as (shop, _):
         bystander = await shop.submit({"seconds": 60, "tokens": 0})
         await shop.until(bystander, "running")
-        blocker = await shop.submit({"do": "hold gil", "seconds": 5}, task="tool")
+        blocker = await shop.submit({"do": "hold gil", "seconds": 10}, task="tool")
 
-        await eventually(lambda: is_over(shop, blocker), 30)
+        await eventually(lambda: is_over(shop, blocker), 60)
 
         assert await shop.outcomes(blocker) == ["done"]
         assert await shop.outcomes(bystander) == [None]
