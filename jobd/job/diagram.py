@@ -5,13 +5,14 @@ python -m jobd.job.diagram > docs/job-states.md
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from jobd.job.machine import TRANSITIONS
 from jobd.job.status import FINAL_STATUSES, JobStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+    from enum import Enum
 
 _PAGE = """\
 # The states of a job
@@ -32,14 +33,28 @@ a claim takes over its expired lease and closes the attempt behind it.
 """
 
 
+class Step(Protocol):
+    """A row of a table of transitions, of jobs or of tickets."""
+
+    @property
+    def source(self) -> Enum | None: ...
+    @property
+    def event(self) -> str: ...
+    @property
+    def guard(self) -> str: ...
+    @property
+    def target(self) -> Enum: ...
+
+
 def render() -> str:
-    return _PAGE.format(diagram="\n".join(_diagram()), table="\n".join(_table()))
+    ends = [f"    {status.value} --> [*]" for status in JobStatus if status in FINAL_STATUSES]
+    return _PAGE.format(diagram="\n".join([*arrows(TRANSITIONS), *ends]), table="\n".join(rows(TRANSITIONS)))
 
 
-def _diagram() -> Iterator[str]:
+def arrows(transitions: Iterable[Step]) -> Iterator[str]:
     """One arrow for each pair of states, labelled with all its events."""
     labels: dict[tuple[str, str], list[str]] = {}
-    for transition in TRANSITIONS:
+    for transition in transitions:
         source = transition.source.value if transition.source else "[*]"
         events = labels.setdefault((source, transition.target.value), [])
         if transition.event not in events:
@@ -47,13 +62,10 @@ def _diagram() -> Iterator[str]:
     yield "stateDiagram-v2"
     for (source, target), events in labels.items():
         yield f"    {source} --> {target}: {', '.join(events)}"
-    for status in JobStatus:
-        if status in FINAL_STATUSES:
-            yield f"    {status.value} --> [*]"
 
 
-def _table() -> Iterator[str]:
-    for transition in TRANSITIONS:
+def rows(transitions: Iterable[Step]) -> Iterator[str]:
+    for transition in transitions:
         source = f"`{transition.source.value}`" if transition.source else "(new)"
         yield f"| {source} | {transition.event} | {transition.guard} | `{transition.target.value}` |"
 

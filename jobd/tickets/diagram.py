@@ -5,12 +5,8 @@ python -m jobd.tickets.diagram > docs/ticket-states.md
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from jobd.job.diagram import arrows, rows
 from jobd.tickets.machine import TRANSITIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PAGE = """\
 # The states of a ticket
@@ -32,26 +28,7 @@ the rest: readiness announces and returns, the scheduler schedules, the runner e
 
 
 def render() -> str:
-    return _PAGE.format(diagram="\n".join(_diagram()), table="\n".join(_table()))
-
-
-def _diagram() -> Iterator[str]:
-    """One arrow for each pair of states, labelled with all its events."""
-    labels: dict[tuple[str, str], list[str]] = {}
-    for transition in TRANSITIONS:
-        source = transition.source.value if transition.source else "[*]"
-        events = labels.setdefault((source, transition.target.value), [])
-        if transition.event not in events:
-            events.append(transition.event)
-    yield "stateDiagram-v2"
-    for (source, target), events in labels.items():
-        yield f"    {source} --> {target}: {', '.join(events)}"
-
-
-def _table() -> Iterator[str]:
-    for transition in TRANSITIONS:
-        source = f"`{transition.source.value}`" if transition.source else "(new)"
-        yield f"| {source} | {transition.event} | {transition.guard} | `{transition.target.value}` |"
+    return _PAGE.format(diagram="\n".join(arrows(TRANSITIONS)), table="\n".join(rows(TRANSITIONS)))
 
 
 if __name__ == "__main__":
