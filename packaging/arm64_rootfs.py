@@ -2,7 +2,7 @@
 
 The file system is made once, by unpacking packages without running anything of them, and kept. Each use is a view of
 it: changes go to memory and vanish, in namespaces of its own with no network but a loopback. Needs root; tools that are
-missing are installed with apt. `Unavailable` says why this machine cannot do it.
+missing are installed with apt. `Unavailable` says why this machine cannot do it; arm64_machine.py needs less of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -37,7 +41,9 @@ PACKAGES = (
     ),
     *("systemd-standalone-sysusers", "systemd-standalone-tmpfiles"),
 )
-TOOLS = {"mmdebstrap": "mmdebstrap", "qemu-aarch64-static": "qemu-user-static"}
+#: By program, its package.
+MAKING = {"mmdebstrap": "mmdebstrap"}
+RUNNING = {"qemu-aarch64-static": "qemu-user-static"}
 CACHE = Path.home() / ".cache" / "jobd-check"
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 HANDLER = "jobd-aarch64"
@@ -57,15 +63,12 @@ class Unavailable(Exception):
 # -- outside: the tools, the handler and the files ------------------------------------------------------------------
 
 
-def prepare() -> Path:
-    """Everything that `entered` needs; returns the folder with the files."""
+def need(tools: dict[str, str]) -> None:
     if os.geteuid() != 0:
-        raise Unavailable("it takes root to make a root file system and to register qemu")
-    missing = sorted({package for tool, package in TOOLS.items() if not shutil.which(tool)})
+        raise Unavailable("it takes root to make a root file system and to run its programs")
+    missing = sorted({package for tool, package in tools.items() if not shutil.which(tool)})
     if missing:
         install(missing)
-    register()
-    return files()
 
 
 def install(packages: list[str]) -> None:
@@ -80,6 +83,7 @@ def install(packages: list[str]) -> None:
 
 def register() -> None:
     """Let the kernel start arm64 programs with qemu, in other root file systems too (flag F)."""
+    need(RUNNING)
     try:
         if not (BINFMT / "register").exists():
             subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", str(BINFMT)], check=True, capture_output=True)
@@ -99,6 +103,8 @@ def is_handled() -> bool:
 
 
 def files() -> Path:
+    """The folder with the files."""
+    need(MAKING)
     wanted = hashlib.sha256(" ".join((SUITE, *PACKAGES)).encode()).hexdigest()[:12]
     folder = CACHE / f"{SUITE}-{wanted}"
     if folder.is_dir():
@@ -106,16 +112,18 @@ def files() -> Path:
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix=".new-") as staging:
         root = Path(staging, "root")
-        command = ["mmdebstrap", "--quiet", "--architectures=arm64", "--variant=extract", "--skip=cleanup"]
-        done = subprocess.run(
-            [*command, f"--include={','.join(PACKAGES)}", SUITE, str(root)], capture_output=True, text=True
-        )
-        if done.returncode != 0:
-            raise Unavailable(f"mmdebstrap failed: {done.stderr.strip()[-300:]}")
+        extract(PACKAGES, root, "--skip=cleanup")
         finish(root)
         with contextlib.suppress(OSError):  # another run was faster
             root.rename(folder)
     return folder
+
+
+def extract(packages: Sequence[str], to: Path, *options: str) -> None:
+    command = ["mmdebstrap", "--quiet", "--architectures=arm64", "--variant=extract", *options]
+    done = subprocess.run([*command, f"--include={','.join(packages)}", SUITE, str(to)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Unavailable(f"mmdebstrap failed: {done.stderr.strip()[-300:]}")
 
 
 def finish(root: Path) -> None:

@@ -7,8 +7,8 @@
     python3 packaging/check_arm64.py --only pyz --python 3.10,3.12     with these instead of Debian's own
 
 Debian's Python there is 3.11, so the file must be built for it too; see arm64_python.py for the others, and
-arm64_rootfs.py for what it needs besides root. Exit code 3, and a line that begins with SKIPPED, where this machine
-cannot run arm64 programs.
+arm64_rootfs.py for what it needs besides root. Where the kernel does not let qemu run single programs, a whole machine
+is emulated (arm64_machine.py). Exit code 3, and a line that begins with SKIPPED, where neither can be had.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ import sys
 import tempfile
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import arm64_machine
 import arm64_python
 import arm64_rootfs
 from arm64_rootfs import CPU, NAMESPACES, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DIST = Path(__file__).resolve().parent.parent / "dist"
 EXIT_SKIPPED = 3
@@ -58,40 +63,71 @@ def main() -> int:
     parser.add_argument("--only", choices=("pyz", "deb"))
     parser.add_argument("--dist", type=Path, default=DIST, metavar="DIR", help="where both are (default: dist)")
     parser.add_argument("--python", metavar="3.X,3.Y", default="", help="run the file alone with these")
-    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--machine", action="store_true", help="boot a whole emulated machine, whatever else works")
+    parser.add_argument("--view", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.inside:
+    if options.view:
+        return check(options, options.view)
+    if options.root:
         return inside(options)
     try:
-        root = step("root file system", arm64_rootfs.prepare)
-        for minor in minors(options.python):
-            step(f"Python 3.{minor}", lambda minor=minor: arm64_python.prepare(minor))
+        return outside(options)
     except Unavailable as error:
         print(f"SKIPPED: the aarch64 file was NOT run: {error}", flush=True)
         return EXIT_SKIPPED
-    return subprocess.run([*NAMESPACES, sys.executable, __file__, *sys.argv[1:], "--inside", str(root)]).returncode
+
+
+def outside(options: argparse.Namespace) -> int:
+    root = step("root file system", arm64_rootfs.files)
+    pythons = {minor: step(f"Python 3.{minor}", partial(arm64_python.prepare, minor)) for minor in minors(options)}
+    try:
+        if options.machine:
+            raise Unavailable("a whole machine is asked for")
+        arm64_rootfs.register()
+    except Unavailable as error:
+        print(f"booting a whole arm64 machine: {error}", flush=True)
+        return boot(options, root, pythons.values())
+    command = [sys.executable, __file__, *sys.argv[1:], "--root", str(root)]
+    return subprocess.run([*NAMESPACES, *command]).returncode
+
+
+def boot(options: argparse.Namespace, root: Path, pythons: Iterable[Path]) -> int:
+    given = ["--view", "/", "--dist", arm64_machine.DIST]
+    given += ["--only", options.only] if options.only else []
+    given += ["--python", options.python] if options.python else []
+    wanted = [pyz_of(options.dist)] if options.only != "deb" else []
+    wanted += [deb_of(options.dist)] if options.only != "pyz" else []
+    files = {f"{arm64_machine.DIST}/{file.name}": file for file in wanted}
+    return arm64_machine.run(
+        root, {**files, **{f"/root/.cache/jobd-check/{made.name}": made for made in pythons}}, given
+    )
 
 
 def inside(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        view = arm64_rootfs.mount(options.inside, Path(scratch))
         try:
-            if options.only != "deb":
-                for python in [install_python(view, minor) for minor in minors(options.python)] or ["/usr/bin/python3"]:
-                    check_pyz(view, options.dist / "jobd-aarch64.pyz", python)
-            if options.only != "pyz":
-                check_deb(view, newest(options.dist.glob("jobd_*_arm64.deb")))
-        except Failed as error:
-            print(f"failed: {error}", flush=True)
-            return 1
+            return check(options, arm64_rootfs.mount(options.root, Path(scratch)))
         finally:
             subprocess.run(["umount", "--lazy", scratch])
+
+
+def check(options: argparse.Namespace, view: Path) -> int:
+    try:
+        if options.only != "deb":
+            for python in [install_python(view, minor) for minor in minors(options)] or ["/usr/bin/python3"]:
+                check_pyz(view, pyz_of(options.dist), python)
+        if options.only != "pyz":
+            check_deb(view, deb_of(options.dist))
+    except Failed as error:
+        print(f"failed: {error}", flush=True)
+        return 1
     print("the aarch64 file runs", flush=True)
     return 0
 
 
-def minors(pythons: str) -> list[int]:
-    return [int(python.removeprefix("3.")) for python in pythons.split(",") if python]
+def minors(options: argparse.Namespace) -> list[int]:
+    return [int(python.removeprefix("3.")) for python in options.python.split(",") if python]
 
 
 def install_python(view: Path, minor: int) -> str:
@@ -100,11 +136,19 @@ def install_python(view: Path, minor: int) -> str:
     return f"/{folder}/{arm64_python.PROGRAM}"
 
 
-def newest(paths: Any) -> Path:
-    found = sorted(paths, key=lambda path: path.stat().st_mtime)
+def pyz_of(dist: Path) -> Path:
+    return newest(dist, "jobd-aarch64.pyz", "build.py")
+
+
+def deb_of(dist: Path) -> Path:
+    return newest(dist, "jobd_*_arm64.deb", "build_deb.py")
+
+
+def newest(dist: Path, pattern: str, maker: str) -> Path:
+    found = sorted(dist.glob(pattern), key=lambda path: path.stat().st_mtime)
     if not found:
-        sys.exit("no jobd_*_arm64.deb; build it first: python3 packaging/build_deb.py --target aarch64")
-    return Path(found[-1])
+        sys.exit(f"no {pattern} in {dist}; make it first with packaging/{maker}")
+    return found[-1]
 
 
 # -- the file alone -------------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--dist", type=Path, default=DIST, metavar="DIR", help="where the package is (default: dist)")
     options = parser.parse_args()
     architecture = ARCHITECTURES[platform.machine()]
-    deb = newest(options.dist.glob(f"jobd_*_{architecture}.deb"))
+    deb = newest(options.dist, f"jobd_*_{architecture}.deb", "build_deb.py")
     with tempfile.TemporaryDirectory(prefix="jobd-unit-") as scratch:
         try:
             kept = step("root file system", lambda: files(architecture))

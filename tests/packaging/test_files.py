@@ -188,6 +188,39 @@ def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path, python:
     run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", *python, says="the aarch64 file runs")
 
 
+def test_whole_arm64_machine_tells_of_a_file_that_does_not_run(tmp_path: Path) -> None:
+    """Booted because a container's root may not let qemu run single programs."""
+    (tmp_path / "jobd-aarch64.pyz").write_text("raise SystemExit('this is no jobd')")
+
+    done = check_in_a_container("--dist", str(tmp_path), "--only", "pyz")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "booting a whole arm64 machine: qemu cannot be registered with the kernel" in done.stdout
+    assert "`/usr/bin/python3 /root/jobd.pyz version` to succeed; exit code 1: this is no jobd" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_aarch64_package_runs_on_a_whole_arm64_machine(dist: Path) -> None:
+    done = check_in_a_container("--dist", str(dist), "--only", "deb")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the aarch64 file runs" in done.stdout
+
+
+def check_in_a_container(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Where root is not allowed to mount anything, and nobody has mounted binfmt_misc."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("NOT CHECKED: no whole arm64 machine was booted, which takes unshare and root")
+    cage = "if mountpoint -q $0; then umount -l $0; fi; exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin $@"
+    check = [sys.executable, str(TOP / "packaging" / "check_arm64.py"), *arguments]
+    command = ["unshare", "--mount", "sh", "-c", cage, "/proc/sys/fs/binfmt_misc", *check]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 3:
+        pytest.skip(done.stdout.strip().splitlines()[-1])
+    return done
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="NOT CHECKED: this machine cannot run the x86_64 package")
 def test_real_systemd_runs_the_unit(sources: Path, tmp_path: Path) -> None:
