@@ -174,7 +174,9 @@ class Limits(Section, frozen=True, kw_only=True):
 class Retention(Section, frozen=True, kw_only=True):
     #: How long a job is kept after its end, with its result, attempts and events.
     jobs_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 7 * DAY_S
-    #: How long it is then remembered that there was such a job.
+    #: How long a ticket is kept after it became DONE, with all that it has left behind.
+    tickets_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 90 * DAY_S
+    #: How long it is then remembered that there was such a job or ticket.
     gone_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 30 * DAY_S
     #: Pause between two rounds of clearing away.
     every_s: Annotated[float, Meta(ge=1, le=3600, extra=RELOAD)] = 60

@@ -75,6 +75,7 @@ CATALOGUE: dict[str, Kind] = {
     "foreign_origin": Kind(403, "A web page of another site sent this; jobd takes writes from its own pages only."),
     "four_eyes": Kind(403, "The author of the ticket may not decide this alone (tickets.four_eyes); ask another."),
     "gone_job": Kind(410, "The job has finished and retention has deleted it."),
+    "gone_ticket": Kind(410, "The ticket was DONE and retention has deleted it."),
     "headers_too_large": Kind(431, "The headers have more than 16 KB or there are more than 100; send fewer."),
     "http_version": Kind(505, "Only HTTP/1.1 and 1.0 are spoken here."),
     "idempotency_mismatch": Kind(422, "The Idempotency-Key was sent before with another body."),

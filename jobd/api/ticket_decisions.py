@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
-from jobd.api.tickets import TICKET_ID, person, ticket_id_in
+from jobd.api.tickets import MISSING, TICKET_ID, person, ticket_id_in
 from jobd.wire import tickets as wire
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _decision(
 ) -> Endpoint:
     return Endpoint(
         *("POST", f"/v1/tickets/{{id}}/{word}", "client", handler, summary, {200: wire.Ticket}),
-        problems=("unknown_ticket", *problems),
+        problems=(*MISSING, *problems),
         body=body,
         parameters=(TICKET_ID,),
     )

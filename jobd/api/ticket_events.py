@@ -13,7 +13,7 @@ from jobd.api.endpoint import Call, Endpoint, Parameter
 from jobd.api.events import HEARTBEAT_S, MEDIA_TYPE, NOW, EventStream, event_part
 from jobd.api.problems import ApiError
 from jobd.api.query import read_query
-from jobd.api.tickets import TICKET_ID, ticket_id_in
+from jobd.api.tickets import MISSING, TICKET_ID, ticket_id_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,7 +78,7 @@ ENDPOINTS = (
         *("GET", "/v1/tickets/{id}/events", "client", ticket_events),
         "Follow what happens to a ticket, live or from any event on",
         {200: None},
-        problems=("bad_cursor", "cursor_ahead", "unknown_ticket", "invalid"),
+        problems=("bad_cursor", "cursor_ahead", *MISSING, "invalid"),
         parameters=PARAMETERS,
         media_type=MEDIA_TYPE,
     ),

@@ -123,6 +123,7 @@ async def get_trail(call: Call) -> Response:
     return json_answer(await call.services.tickets.trail(ticket_id_in(call)))
 
 
+MISSING = ("unknown_ticket", "gone_ticket")
 DRAFT_PROBLEMS = (
     *("bad_gate", "bad_schema", "blocker_cycle", "too_large", "unknown_blocker", "unknown_gate", "unknown_task"),
 )
@@ -130,7 +131,7 @@ ENDPOINTS = (
     Endpoint(
         *("POST", "/v1/tickets", "client", create_ticket, "Write a ticket; it waits for an approval"),
         {201: wire.Ticket},
-        (*DRAFT_PROBLEMS, "disk_low", "bad_idempotency_key", "idempotency_mismatch"),
+        (*DRAFT_PROBLEMS, "disk_low", "bad_idempotency_key", "idempotency_mismatch", "gone_ticket"),
         wire.CreateTicket,
         (KEY,),
         headers={"Location": "Where the ticket can be read."},
@@ -142,19 +143,19 @@ ENDPOINTS = (
     ),
     Endpoint(
         *("GET", "/v1/tickets/{id}", "client", get_ticket, "Read a ticket", {200: wire.Ticket}),
-        problems=("unknown_ticket", "invalid"),
+        problems=(*MISSING, "invalid"),
         parameters=(TICKET_ID,),
     ),
     Endpoint(
         *("PATCH", "/v1/tickets/{id}", "client", edit_ticket, "Change a ticket that is still NEW"),
         {200: wire.Ticket},
-        (*DRAFT_PROBLEMS, "unknown_ticket", "not_new"),
+        (*DRAFT_PROBLEMS, *MISSING, "not_new"),
         wire.EditTicket,
         (TICKET_ID,),
     ),
     Endpoint(
         *("GET", "/v1/tickets/{id}/trail", "client", get_trail, "The whole history of a ticket", {200: wire.Trail}),
-        problems=("unknown_ticket", "invalid"),
+        problems=(*MISSING, "invalid"),
         parameters=(TICKET_ID,),
     ),
 )

@@ -6,7 +6,7 @@
     │   │   ├── Denied     77   401, 403: no token, a wrong one, or one without the scope
     │   │   ├── NotFound    5   404
     │   │   ├── Conflict    5   409: the job is not in a state for it
-    │   │   └── Gone        5   410: retention has deleted the job
+    │   │   └── Gone        5   410: retention has deleted the job or ticket
     │   └── Unavailable    69   it cannot do this now (429, 502 to 504); later it may
     │       └── Unreachable     nobody answered at all; `status` is 0
     ├── BadAnswer           5   something answered that no jobd says

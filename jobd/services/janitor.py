@@ -2,7 +2,8 @@
 
 - Jobs that ended longer than `retention.jobs_s` ago go in batches, and after each commit the files of their results.
   One node at a time does it; two would only be in each other's way.
-- Idempotency keys and the ids of deleted jobs are forgotten when their time is over.
+- Tickets that are DONE for longer than `retention.tickets_s` go likewise, unless an unfinished one waits for them.
+- Idempotency keys and the ids of deleted jobs and tickets are forgotten when their time is over.
 - Result files that no row names (a crash before the commit, or between a commit and the deletion; on several nodes,
   those of jobs that another node deleted) go when they are a day old. Every node looks after its own `data_dir`.
 
@@ -25,6 +26,7 @@ from anyio import to_thread
 from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
 from jobd.store.leader import leading_once
 from jobd.store.postgres import translated
+from jobd.tickets.prune import forget_gone_tickets, prune_tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -33,11 +35,14 @@ if TYPE_CHECKING:
     from jobd.results import Found, Results
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
+    from jobd.tickets.prune import Place
 
 log = logging.getLogger(__name__)
 
 LEADER_KEY = 0x6A616E69746F72  # "janitor"
 BATCH = 500
+#: A ticket has some twenty rows, and its output may be large.
+TICKET_BATCH = 100
 BATCHES = 20
 MEMORIES = 5_000
 #: Result files looked at in a round: a million are looked through in less than a day.
@@ -52,6 +57,7 @@ class Swept(msgspec.Struct, kw_only=True):
     """What one round has deleted."""
 
     jobs: int = 0
+    tickets: int = 0
     memories: int = 0
     #: Files of jobs that were deleted.
     files: int = 0
@@ -69,6 +75,8 @@ class Janitor:
         self._results = results
         self._config = config
         self._orphan_s = orphan_s
+        #: Where to go on looking at tickets; None: at the oldest.
+        self._place: Place | None = None
         self._walk: Generator[Found, None, None] | None = None
         self._is_foreign = False
 
@@ -90,11 +98,12 @@ class Janitor:
             await _rest(handle, min(left_s, LONGEST_REST_S))
 
     async def run_once(self, handle: Handle) -> Swept:
-        """One round: at most so many jobs, memories and files."""
+        """One round: at most so many jobs, tickets, memories and files."""
         swept = Swept()
         async with leading_once(self._database, LEADER_KEY) as session:
             if session is not None:
                 await self._prune_jobs(session, handle, swept)
+                await self._prune_tickets(session, handle, swept)
                 await self._prune_memories(session, handle, swept)
         if not handle.stop.is_set():
             await self._sweep_orphans(swept)
@@ -116,12 +125,29 @@ class Janitor:
             await _rest(handle, max(SHORTEST_REST_S, time.monotonic() - began))
         swept.is_full = True
 
+    async def _prune_tickets(self, session: Connection, handle: Handle, swept: Swept) -> None:
+        for _ in range(BATCHES):
+            if handle.stop.is_set():
+                return
+            began = time.monotonic()
+            keep_s = self._config().retention.tickets_s
+            pruned = await prune_tickets(session, keep_s=keep_s, most=TICKET_BATCH, after=self._place)
+            swept.tickets += pruned.tickets
+            self._place = pruned.place
+            if self._place is None:
+                return
+            await _rest(handle, max(SHORTEST_REST_S, time.monotonic() - began))
+        # Tickets that all have to stay are gone through without hurry.
+        swept.is_full = swept.is_full or swept.tickets > 0
+
     async def _prune_memories(self, session: Connection, handle: Handle, swept: Swept) -> None:
         if handle.stop.is_set():
             return
-        forgotten = await prune_memories(session, keep_gone_s=self._config().retention.gone_s, most=MEMORIES)
-        swept.memories += forgotten
-        swept.is_full = swept.is_full or forgotten >= MEMORIES
+        gone_s = self._config().retention.gone_s
+        forgotten = await prune_memories(session, keep_gone_s=gone_s, most=MEMORIES)
+        of_tickets = await forget_gone_tickets(session, keep_gone_s=gone_s, most=MEMORIES)
+        swept.memories += forgotten + of_tickets
+        swept.is_full = swept.is_full or max(forgotten, of_tickets) >= MEMORIES
         handle.beat()
 
     # -- files -------------------------------------------------------------------------------------------------
@@ -174,3 +200,5 @@ def _tell(swept: Swept) -> None:
             "deleted %d jobs past their retention with %d result files, and %d result files without a job",
             *(swept.jobs, swept.files, swept.orphans),
         )
+    if swept.tickets:
+        log.info("deleted %d tickets past their retention with all that they left behind", swept.tickets)

@@ -3,7 +3,8 @@
 
 -- name: announce_ready
 -- Tells TICKET_READY once for every time that a ticket became TODO, the oldest first; and lets tickets become TODO again
--- that waited for others which are all DONE now. Skips what others are just working on.
+-- that waited for others which are all DONE now; one that is not there any more was DONE. Skips what others are just
+-- working on.
 -- $1 most int, $2 event_ids uuid[] (as many, for the events to be told), $3 now timestamptz or null (tests only)
 WITH ripe AS MATERIALIZED (
     SELECT ticket_id FROM tickets WHERE status = 'TODO' AND ready_no < todo_no
@@ -23,7 +24,7 @@ freed AS MATERIALIZED (
     SELECT ticket_id FROM tickets t
     WHERE waits_for_tickets AND (
         SELECT true FROM unnest(t.blocked_on) AS b (ticket_id)
-        WHERE (SELECT status FROM tickets o WHERE o.ticket_id = b.ticket_id) IS DISTINCT FROM 'DONE' LIMIT 1
+        WHERE (SELECT status FROM tickets o WHERE o.ticket_id = b.ticket_id) <> 'DONE' LIMIT 1
     ) IS NOT TRUE
     ORDER BY ticket_id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 ),

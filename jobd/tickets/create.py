@@ -58,4 +58,6 @@ async def create(
 async def refuse_unknown_blockers(connection: Connection, blocked_on: Sequence[UUID]) -> None:
     unknown = [row["ticket_id"] for row in await fetch(connection, UNKNOWN_BLOCKERS, blocked_on)]
     if unknown:
-        raise TicketRefused("unknown_blocker", f"blocked_on: there is no ticket {unknown[0]}")
+        raise TicketRefused(
+            "unknown_blocker", f"blocked_on: there is no ticket {unknown[0]}; leave it out if it was deleted"
+        )

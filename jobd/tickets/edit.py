@@ -38,7 +38,7 @@ async def edit(
             raise refused(decision)
         draft = _merged(ticket, asked, config)
         check_draft(draft, config)
-        await _check_blockers(connection, ticket_id, draft.blocked_on)
+        await _check_blockers(connection, ticket, draft.blocked_on)
         rows = await fetch(connection, EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, now)
         if rows:  # else somebody was faster, and it is looked at again
             return ticket_of(rows[0])
@@ -59,10 +59,11 @@ def _usual(task: str, config: Config) -> int | None:
     return budget_of(task, config) if task in config.tasks else None
 
 
-async def _check_blockers(connection: Connection, ticket_id: UUID, blocked_on: Sequence[UUID]) -> None:
+async def _check_blockers(connection: Connection, ticket: wire.Ticket, blocked_on: Sequence[UUID]) -> None:
+    """Those that the ticket had before were there once; retention may have deleted them since."""
     if not blocked_on:
         return
-    await refuse_unknown_blockers(connection, blocked_on)
-    (row,) = await fetch(connection, WAITS_FOR_ITSELF, ticket_id, blocked_on)
+    await refuse_unknown_blockers(connection, [one for one in blocked_on if one not in ticket.blocked_on])
+    (row,) = await fetch(connection, WAITS_FOR_ITSELF, ticket.ticket_id, blocked_on)
     if row["is_so"]:
-        raise TicketRefused("blocker_cycle", f"blocked_on would make ticket {ticket_id} wait for itself")
+        raise TicketRefused("blocker_cycle", f"blocked_on would make ticket {ticket.ticket_id} wait for itself")

@@ -1,6 +1,7 @@
 """Why a ticket was not taken or not moved. The code is stable; the message names thing, value and remedy.
 
 unknown_ticket        there is no ticket with this id
+gone_ticket           the ticket was DONE, and retention has deleted it
 illegal_transition    the ticket does not stand where the decision applies
 not_new               only a NEW ticket can be edited
 no_sign_off           no sign-off is waited for
@@ -35,6 +36,10 @@ class TicketRefused(JobdError):
 
 def unknown_ticket(ticket_id: UUID) -> TicketRefused:
     return TicketRefused("unknown_ticket", f"there is no ticket {ticket_id}")
+
+
+def gone_ticket(ticket_id: UUID) -> TicketRefused:
+    return TicketRefused("gone_ticket", f"ticket {ticket_id} was DONE and was deleted after its retention")
 
 
 def refused(why: Refused) -> TicketRefused:

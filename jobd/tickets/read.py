@@ -8,7 +8,7 @@ import msgspec
 
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
-from jobd.tickets.errors import TicketRefused, refused, unknown_ticket
+from jobd.tickets.errors import TicketRefused, gone_ticket, refused, unknown_ticket
 from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView
 from jobd.wire import tickets as wire
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection
 
 READ_TICKETS = statement("read_tickets", "jobd.tickets")
+IS_GONE_TICKET = statement("is_gone_ticket", "jobd.tickets")
 LIST_TICKETS = statement("list_tickets", "jobd.tickets")
 LIST_TICKETS_IN_STATUS = statement("list_tickets_in_status", "jobd.tickets")
 
@@ -73,10 +74,11 @@ async def read_tickets(connection: Connection, ticket_ids: Sequence[UUID]) -> di
 
 
 async def read_ticket(connection: Connection, ticket_id: UUID) -> wire.Ticket:
-    """Raises TicketRefused (unknown_ticket)."""
+    """Raises TicketRefused (unknown_ticket, gone_ticket)."""
     found = await read_tickets(connection, [ticket_id])
     if ticket_id not in found:
-        raise unknown_ticket(ticket_id)
+        is_gone = await fetch(connection, IS_GONE_TICKET, ticket_id)
+        raise gone_ticket(ticket_id) if is_gone else unknown_ticket(ticket_id)
     return found[ticket_id]
 
 

@@ -3,6 +3,11 @@
 -- $1 ticket_ids uuid[]
 SELECT t.* FROM unnest($1::uuid[]) AS a (ticket_id) JOIN tickets t ON t.ticket_id = ANY (ARRAY[a.ticket_id]);
 
+-- name: is_gone_ticket
+-- A row if retention has deleted this ticket not long ago. Reads only.
+-- $1 ticket_id uuid
+SELECT ticket_id FROM gone_tickets WHERE ticket_id = $1;
+
 -- name: list_tickets
 -- One page, newest first, out of a bounded stretch of the table, so that a rare author costs no more than a busy one. The
 -- last row of the stretch is always there, fitting or not: the next page goes on from it. Reads only.

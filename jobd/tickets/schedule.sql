@@ -10,13 +10,14 @@ WHERE NOT processed
 ORDER BY created_at, event_id LIMIT $1::integer;
 
 -- name: read_for_schedule
--- Events with their tickets, and what those are blocked on and is not DONE; no row for one that is processed. Reads only.
+-- Events with their tickets, and what those are blocked on and is not DONE (one that is not there any more was DONE); no
+-- row for one that is processed. Reads only.
 -- $1 event_ids uuid[]
 SELECT
     t.*, e.event_id, e.ticket_id AS event_ticket_id, e.todo_no AS event_todo_no,
     ARRAY(
         SELECT b.ticket_id FROM unnest(t.blocked_on) AS b (ticket_id)
-        WHERE (SELECT status FROM tickets o WHERE o.ticket_id = b.ticket_id) IS DISTINCT FROM 'DONE'
+        WHERE (SELECT status FROM tickets o WHERE o.ticket_id = b.ticket_id) <> 'DONE'
     ) AS unfinished
 FROM unnest($1::uuid[]) AS a (event_id)
 JOIN ticket_events e ON e.event_id = ANY (ARRAY[a.event_id])

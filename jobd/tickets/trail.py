@@ -28,7 +28,7 @@ MAX_LINES = 500
 
 
 async def read_trail(database: Database, ticket_id: UUID) -> wire.Trail:
-    """Raises TicketRefused (unknown_ticket)."""
+    """Raises TicketRefused (unknown_ticket, gone_ticket)."""
     async with database.pool.acquire() as connection:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             return wire.Trail(

@@ -315,6 +315,19 @@ def test_an_unknown_ticket_is_not_there(api: Api, ticket_id: str) -> None:
     assert {(answer.status, answer.code) for answer in answers} == {(404, "unknown_ticket")}
 
 
+def test_a_ticket_that_retention_deleted_is_gone(api: Api, workers: Stage) -> None:
+    path = f"/v1/tickets/{ticket_in(api, workers, 'DONE')}"
+    workers.prune_tickets()
+
+    answers = [
+        *[api("GET", f"{path}{more}") for more in ("", "/trail", "/events")],
+        *[api("POST", f"{path}/{verb}", {"by": "bob"}) for verb in VERBS],
+        api("PATCH", path, {"title": "x"}),
+    ]
+
+    assert {(answer.status, answer.code) for answer in answers} == {(410, "gone_ticket")}
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -7,6 +7,7 @@ import re
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 import jsonschema_rs
 import pytest
@@ -107,10 +108,14 @@ def test_patterns_are_those_of_json_schema() -> None:
 # The running jobd against the document
 
 
-def ticket_in(state: str, api: Api) -> str:
+def ticket_in(state: str, api: Api, workers: Stage) -> str:
     ticket_id: str = api("POST", "/v1/tickets", TICKET).json["ticket_id"]
-    if state == "approved":
+    if state != "ticket":
         api("POST", f"/v1/tickets/{ticket_id}/approve", BY)
+    if state == "gone_ticket":
+        for step in ("status = 'IN_PROGRESS', step = 'RUN'", "status = 'DONE', step = NULL"):
+            workers.rows(f"UPDATE tickets SET {step}, version = version + 1 WHERE ticket_id = $1", UUID(ticket_id))
+        workers.prune_tickets()
     return ticket_id
 
 
@@ -237,6 +242,11 @@ def job_in(state: str, api: Api, workers: Stage) -> str:
         ("GET", "/v1/tickets?status=OPEN", None, {}, "invalid"),
         ("GET", "/v1/tickets/{ticket}", None, {}, 200),
         ("GET", f"/v1/tickets/{NOBODY}", None, {}, "unknown_ticket"),
+        ("GET", "/v1/tickets/{gone_ticket}", None, {}, "gone_ticket"),
+        ("GET", "/v1/tickets/{gone_ticket}/trail", None, {}, "gone_ticket"),
+        ("GET", "/v1/tickets/{gone_ticket}/events", None, {}, "gone_ticket"),
+        ("PATCH", "/v1/tickets/{gone_ticket}", {"title": "Count again"}, {}, "gone_ticket"),
+        ("POST", "/v1/tickets/{gone_ticket}/reopen", BY, {}, "gone_ticket"),
         ("PATCH", "/v1/tickets/{ticket}", {"title": "Count again"}, {}, 200),
         ("PATCH", "/v1/tickets/{ticket}", {"blocked_on": ["{ticket}"]}, {}, "blocker_cycle"),
         ("PATCH", "/v1/tickets/{approved}", {"title": "Count again"}, {}, "not_new"),
@@ -263,9 +273,11 @@ def test_answer_is_as_described(
     api: Api, workers: Stage, method: str, path: str, body: Any, headers: dict[str, str], expected: int | str
 ) -> None:
     template = template_of(method, path)
-    for state in set(re.findall(r"\{(queued|running|done|dead|gone|ticket|approved)\}", f"{path} {body!r}")):
-        is_ticket = state in ("ticket", "approved")
-        job_id = ticket_in(state, api) if is_ticket else job_in(state, api, workers)
+    for state in set(
+        re.findall(r"\{(queued|running|done|dead|gone|ticket|approved|gone_ticket)\}", f"{path} {body!r}")
+    ):
+        is_ticket = state in ("ticket", "approved", "gone_ticket")
+        job_id = ticket_in(state, api, workers) if is_ticket else job_in(state, api, workers)
         path = path.replace(f"{{{state}}}", job_id)
         body = json.loads(json.dumps(body).replace(f"{{{state}}}", job_id))
 

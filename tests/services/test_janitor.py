@@ -19,8 +19,10 @@ from jobd.services import janitor as module
 from jobd.services.janitor import LEADER_KEY, Janitor
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
+from jobd.tickets.read import read_ticket
 from tests.support.factories import claim_one, completion, make_job, make_queued, make_running, read
 from tests.support.node import eventually, new_database
+from tests.tickets.desk import code_of, new_ticket, ticket_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 DAY_S = 86_400
 TEXT = b'"' + b"x" * 98 + b'"'
 #: The checks of the configuration ask for a second at least; here what has ended is over.
-AT_ONCE = Config(retention=Retention(jobs_s=0), limits=Limits(inline_result_bytes=10))
+AT_ONCE = Config(retention=Retention(jobs_s=0, tickets_s=0), limits=Limits(inline_result_bytes=10))
 KEEP = Config(limits=Limits(inline_result_bytes=10))
 
 
@@ -113,6 +115,35 @@ async def test_gone_ids_are_forgotten_when_their_time_is_over(db: Database, tmp_
     await swept_by(db, tmp_path, Config(retention=Retention(gone_s=0)))
 
     assert await gone_among(db.pool, [job_id]) == set()
+
+
+async def test_ticket_past_its_retention_goes_and_is_forgotten_like_a_job(db: Database, tmp_path: Path) -> None:
+    ticket, other = await ticket_in(db, "DONE"), await ticket_in(db, "BLOCKED")
+
+    early, swept = await swept_by(db, tmp_path), await swept_by(db, tmp_path, AT_ONCE)
+    code = await code_of(read_ticket(db.pool, ticket.ticket_id))
+    forgotten = await swept_by(db, tmp_path, Config(retention=Retention(gone_s=0)))
+
+    assert [one.tickets for one in (early, swept, forgotten)] == [0, 1, 0]
+    assert (code, forgotten.memories) == ("gone_ticket", 1)
+    assert await code_of(read_ticket(db.pool, ticket.ticket_id)) == "unknown_ticket"
+    assert (await read_ticket(db.pool, other.ticket_id)).status == "BLOCKED"
+
+
+async def test_round_looks_at_so_many_tickets_and_the_next_goes_on_from_there(
+    db: Database, results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICKET_BATCH", 1)
+    monkeypatch.setattr(module, "BATCHES", 2)
+    needed = [await ticket_in(db, "DONE") for _ in range(2)]
+    await new_ticket(db, blocked_on=[str(one.ticket_id) for one in needed])
+    for _ in range(3):
+        await ticket_in(db, "DONE")
+    janitor = Janitor(db, results, lambda: AT_ONCE)
+
+    rounds = [await janitor.run_once(Handle(lambda: None)) for _ in range(4)]
+
+    assert [(swept.tickets, swept.is_full) for swept in rounds] == [(0, False), (2, True), (1, False), (0, False)]
 
 
 async def test_only_one_node_prunes_at_a_time_and_each_sweeps_its_files(

@@ -15,6 +15,7 @@ from jobd.lifecycle.fail import fail
 from jobd.lifecycle.prune import prune
 from jobd.lifecycle.read import read_jobs
 from jobd.store.postgres import Database
+from jobd.tickets.prune import prune_tickets
 from tests.support.factories import ask, completion, failure
 
 if TYPE_CHECKING:
@@ -50,6 +51,10 @@ class Stage:
         """Retention, for all that has finished."""
         self._portal.call(self._prune)
 
+    def prune_tickets(self) -> None:
+        """The same for all tickets that are DONE."""
+        self._portal.call(self._prune_tickets)
+
     def rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._portal.call(self._database.pool.fetch, query, *arguments)]
 
@@ -74,6 +79,10 @@ class Stage:
 
     async def _prune(self) -> None:
         while (await prune(self._database.pool, keep_s=0.0)).jobs:
+            pass
+
+    async def _prune_tickets(self) -> None:
+        while (await prune_tickets(self._database.pool, keep_s=0.0)).tickets:
             pass
 
 

@@ -156,6 +156,7 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "limits.job_ttl_s",
         "limits.requests_per_token",
         "retention.jobs_s",
+        "retention.tickets_s",
         "retention.gone_s",
         "retention.every_s",
         "tickets.four_eyes",
