@@ -42,6 +42,8 @@ WAIT_S = 30.0
 GRACE_S = 0.5
 #: Up to so long before asking again when jobd did not hold the call, as while it stops.
 SHORT_S = 2.0
+#: Where there is plenty to do, so long for slots to become free, to ask for all of them at once.
+GATHER_S = 0.002
 BEAT_S = 5.0
 
 
@@ -121,7 +123,12 @@ class Claims:
                 line.called = anyio.Event()
                 await line.called.wait()
                 continue
-            await self._hand_out(line, await self._claim(queue, line))
+            wanted = len(line.waiters)
+            jobs = await self._claim(queue, line)
+            is_busy = len(jobs) == wanted
+            await self._hand_out(line, jobs)
+            if is_busy:
+                await anyio.sleep(GATHER_S)
 
     async def _hand_out(self, line: _Line, jobs: list[ClaimedJob]) -> None:
         while jobs and line.waiters:

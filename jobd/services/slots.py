@@ -5,7 +5,8 @@ it, report. While it runs, four things may stop it: its time is up, it is to be 
 Each cancels the runner; then the attempt has failed, was canceled, is left alone, or is handed back uncharged.
 
 The report comes last, is written even if jobd stops meanwhile, and is tried again while Postgres is away, for as long
-as the lease is this process's. A job whose lease is lost is never written to.
+as the lease is this process's. A job whose lease is lost is never written to. While a result is being written, the slot
+takes its next job already, but it waits with that one's report. A queue with one slot does its jobs strictly in turn.
 
 Where jobs come from and where their end is written is not the slots' business: in `jobd serve` that is the dispatcher
 and the engine, in `jobd worker` a jobd elsewhere. `Intake`, `Desk` and `ResultKeeper` say what they need of either.
@@ -38,6 +39,8 @@ from jobd.tasks.telling import EventKeeper, EventSink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from anyio.abc import TaskGroup
 
     from jobd.config import Config
     from jobd.lifecycle.claim import ClaimedJob
@@ -154,7 +157,7 @@ class Slots:
                 tasks.start_soon(self._sink.run)
                 for name, queue in self._config().queues.items():
                     for _ in range(queue.slots):
-                        tasks.start_soon(self._work_in_slot, name)
+                        tasks.start_soon(self._work_in_slot, name, tasks if queue.slots > 1 else None)
                 handle.ready()
                 try:
                     await self._until_stopped(handle)
@@ -196,7 +199,10 @@ class Slots:
             with anyio.move_on_after(LAST_REPORT_S, shield=True), contextlib.suppress(Exception):
                 await runner.close()
 
-    async def _work_in_slot(self, queue: str) -> None:
+    async def _work_in_slot(self, queue: str, tasks: TaskGroup | None) -> None:
+        """One job after the other. With `tasks`, the next may begin while the report of the last is being written."""
+        reported = anyio.Event()
+        reported.set()
         while not self._stopping:
             jobs: list[ClaimedJob] = []
             with anyio.CancelScope() as scope:
@@ -204,22 +210,34 @@ class Slots:
                 jobs = await self._dispatcher.take((queue,), self._owner_id)
             self._taking.discard(scope)
             for job in jobs:
-                await self._carry(job)
+                run = _Run(job, self._leases.hold(job), self._sink)
+                self._running.add(run)
+                result = await self._carry(run)
+                with anyio.CancelScope(shield=True):  # not for long: that report has its deadline
+                    await reported.wait()
+                if tasks is not None and isinstance(result, bytes):
+                    reported = anyio.Event()
+                    tasks.start_soon(self._finish, run, result, reported)
+                else:
+                    await self._finish(run, result, reported)
 
-    async def _carry(self, job: ClaimedJob) -> None:
-        """One job, from its lease to its report."""
-        run = _Run(job, self._leases.hold(job), self._sink)
-        self._running.add(run)
+    async def _carry(self, run: _Run) -> bytes | TaskFailed | None:
+        """From its lease to its end; cut off, it is handed back at once."""
         try:
-            await self._report(run, await self._result_of(run))
-        except anyio.get_cancelled_exc_class():  # the slots are cut off
+            return await self._result_of(run)
+        except anyio.get_cancelled_exc_class():
             run.hand_back()
-            await self._report(run, None)
+            await self._finish(run, None, anyio.Event())
             raise
+
+    async def _finish(self, run: _Run, result: bytes | TaskFailed | None, reported: anyio.Event) -> None:
+        try:
+            await self._report(run, result)
         finally:
             run.teller.close()
             self._leases.let_go(run.hold)
             self._running.discard(run)
+            reported.set()
         if run.scope.cancel_called:
             await self._until_gone(run)
 
