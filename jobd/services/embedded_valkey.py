@@ -38,6 +38,8 @@ appendonly no
 maxmemory {maxmemory_mb}mb
 maxmemory-policy noeviction
 maxclients 1000
+stream-node-max-bytes 512
+hash-max-listpack-value 4096
 enable-debug-command no
 enable-module-command no
 user default off

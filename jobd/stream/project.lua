@@ -31,6 +31,7 @@ end
 
 local ENDS = { done = true, error = true, canceled = true }
 local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
+local MOST_ARGUMENTS = 1000
 
 local function unobstructed(key, ...)
     local answer = redis.pcall(...)
@@ -82,6 +83,19 @@ local function add_events(key, events, last, status)
     return newest
 end
 
+-- By stream, the messages to be acknowledged; all of them at once, at the end.
+local settled = {}
+
+local function settle()
+    for stream, ids in pairs(settled) do
+        for first = 1, #ids, MOST_ARGUMENTS do
+            local last = math.min(first + MOST_ARGUMENTS - 1, #ids)
+            redis.pcall('XACK', stream, 'workers', unpack(ids, first, last))
+            redis.pcall('XDEL', stream, unpack(ids, first, last))
+        end
+    end
+end
+
 local missing, unoffered = {}, {}
 
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
@@ -116,10 +130,11 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
         end
     end
     for _, ack in ipairs(acks) do
-        redis.pcall('XACK', ack[1], 'workers', ack[2])
-        redis.pcall('XDEL', ack[1], ack[2])
+        local ids = settled[ack[1]] or {}
+        settled[ack[1]], ids[#ids + 1] = ids, ack[2]
     end
 end
+settle()
 
 for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
     local id, stream, task, payload, enqueue_id, version, created_ts, ttl_s = unpack(offer)
