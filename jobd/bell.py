@@ -12,6 +12,11 @@ class Bell:
     def ring(self) -> None:
         self._rung.set()
 
+    async def ring_at(self, event: anyio.Event) -> None:
+        """Ring once this happens; a stop, most likely."""
+        await event.wait()
+        self.ring()
+
     async def wait(self, timeout_s: float) -> bool:
         """Wait until it rings, at most so long; whether it did. A ring while nobody waited is not lost."""
         with anyio.move_on_after(max(0.0, timeout_s)):

@@ -253,7 +253,7 @@ class GateCommand(Section, frozen=True, kw_only=True):
 class Tickets(Section, frozen=True, kw_only=True):
     #: Whether this node runs the ticket pollers.
     enabled: bool = True
-    #: Pause of each ticket poller between two looks.
+    #: Pause between two looks for what other nodes left to the ticket pollers.
     poll_s: Annotated[float, Meta(gt=0, le=3600)] = 1
     #: Whether the author of a ticket is refused as the one who approves it.
     four_eyes: Annotated[bool, Meta(extra=RELOAD)] = False

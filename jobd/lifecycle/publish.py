@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 SELECT_FOR_PUBLISH = statement("select_for_publish")
 PROMOTE_DUE = statement("promote_due")
-NEXT_DUE_IN = statement("next_due_in")
-PAUSED_QUEUES = statement("paused_queues")
+LOOK_AHEAD = statement("look_ahead")
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +31,18 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: int
     created_ts: int
     is_fresh: bool
+
+
+class Ahead(msgspec.Struct, frozen=True, kw_only=True):
+    """What there may be to do for whoever publishes."""
+
+    #: The outbox is not empty.
+    has_news: bool
+    #: A queue that has room has a job to be offered.
+    has_unoffered: bool
+    #: Seconds until the next delayed job is due (not positive: one is); None if none waits.
+    due_in_s: float | None
+    paused: list[str]
 
 
 async def select_for_publish(
@@ -47,11 +58,9 @@ async def promote_due(connection: Connection, *, most: int = 1000, now: datetime
     return [row["job_id"] for row in await fetch(connection, PROMOTE_DUE, most, now)]
 
 
-async def paused_queues(connection: Connection) -> set[str]:
-    return {row["name"] for row in await fetch(connection, PAUSED_QUEUES)}
-
-
-async def next_due_in(connection: Connection, *, now: datetime | None = None) -> float | None:
-    """Seconds until the next delayed job is due; None if none waits."""
-    seconds: float | None = await connection.fetchval(NEXT_DUE_IN, now)
-    return seconds
+async def look_ahead(
+    connection: Connection, queues: Sequence[str] = (), *, known: Iterable[UUID] = (), now: datetime | None = None
+) -> Ahead:
+    """Of these queues, which have room for more; jobs that are `known` are offered already."""
+    (row,) = await fetch(connection, LOOK_AHEAD, list(queues), list(known), now)
+    return Ahead(**{name: row[name] for name in Ahead.__struct_fields__})

@@ -17,10 +17,6 @@ CROSS JOIN LATERAL (
 ) first
 ORDER BY q.n, first.order_at, first.id;
 
--- name: paused_queues
--- Reads only.
-SELECT name FROM queues WHERE paused;
-
 -- name: promote_due
 -- Gives jobs whose time has come their place in the queue, the longest due first.
 -- $1 most int, $2 now timestamptz or null (tests only)
@@ -31,7 +27,24 @@ UPDATE jobs SET order_at = place(run_after, priority), due_at = NULL
 FROM due WHERE jobs.id = ANY (ARRAY[due.id]) AND jobs.status = 'queued'
 RETURNING jobs.id AS job_id, jobs.queue;
 
--- name: next_due_in
--- Seconds until the next delayed job is due (not positive: one is), or null.
--- $1 now timestamptz or null (tests only)
-SELECT extract(epoch FROM min(due_at) - clock($1))::double precision FROM jobs WHERE due_at IS NOT NULL;
+-- name: look_ahead
+-- All that whoever publishes must know while there is nothing to do, in one row: whether something is to be told or to be
+-- offered, in how many seconds the next delayed job is due (not positive: one is; null: none waits), and which queues are
+-- paused. Reads only.
+-- $1 queues that have room text[], $2 jobs offered there uuid[], $3 now timestamptz or null (tests only)
+SELECT
+    (SELECT true FROM outbox ORDER BY seq LIMIT 1) IS TRUE AS has_news,
+    (
+        SELECT true FROM unnest($1::text[]) AS q (queue)
+        CROSS JOIN LATERAL (
+            SELECT FROM jobs
+            WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL AND jobs.id <> ALL ($2::uuid[])
+                AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
+            ORDER BY order_at, id LIMIT 1
+        ) first
+        LIMIT 1
+    ) IS TRUE AS has_unoffered,
+    (
+        SELECT extract(epoch FROM min(due_at) - clock($3))::double precision FROM jobs WHERE due_at IS NOT NULL
+    ) AS due_in_s,
+    ARRAY(SELECT name FROM queues WHERE paused) AS paused;

@@ -49,6 +49,7 @@ class Callers:
         self._waiting: dict[Caller, None] = {}
         self._lines: dict[int, dict[str, _Line]] = {}
         self._numbers = count()
+        self._impatient = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -65,11 +66,13 @@ class Callers:
     def join(self, caller: Caller) -> None:
         caller.number = next(self._numbers)
         self._waiting[caller] = None
+        self._impatient += not caller.patient
         self._step_into_lines(caller)
 
     def leave(self, caller: Caller) -> None:
         if caller in self._waiting:
             del self._waiting[caller]
+            self._impatient -= not caller.patient
             if caller.room:
                 self._step_out_of_lines(caller, caller.room)
 
@@ -81,6 +84,10 @@ class Callers:
     def queues(self, rank: int) -> list[str]:
         """The queues that somebody likes at this rank."""
         return list(self._lines.get(rank, ()))
+
+    def are_patient(self) -> bool:
+        """Whether each of them stays until it is served."""
+        return not self._impatient
 
     def all_queues(self) -> frozenset[str]:
         return frozenset(queue for lines in self._lines.values() for queue in lines)

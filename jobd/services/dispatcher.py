@@ -5,7 +5,7 @@ takes no more messages than there are callers, claims them in one batch, and han
 only a hint: what is stale, doubled or foreign claims nothing and is acknowledged away; only its id is believed.
 
 While Redis is away the same callers are served from Postgres directly, at most `POLL_S` late; and while it is there
-but brings nothing, Postgres is asked once in a while.
+but brings nothing, Postgres is asked once in a while, and the rarer the longer there is nothing.
 A job whose caller has gone when it arrives is handed back uncharged. Thousands may wait: they share the one reader and
 its one connection, and none of them makes a job of another dearer (see `callers.py`).
 """
@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long one read waits for a message, and how often Postgres is asked while Redis is away.
+#: How long one read waits for a message while somebody may leave before there is one; the others can wait longer.
 BLOCK_S = 1.0
+LONGEST_BLOCK_S = 5.0
+#: How often Postgres is asked while Redis is away.
 POLL_S = 0.25
 MOST_AT_ONCE = 500
 #: A message of an unknown job may be ahead of a standby that became the primary: it gets so many chances.
@@ -95,8 +97,9 @@ class Dispatcher:
         self._reader: redis.asyncio.Redis | None = None
         self._reader_id = 0
         #: When Postgres is asked next though Redis is there: a Redis that is full takes no messages, and who relays may
-        #: be stuck. While that brings jobs, it goes on without a pause.
+        #: be stuck. While that brings jobs, it goes on without a pause; the pauses after that become longer.
         self._next_look = 0.0
+        self._look_s = BLOCK_S
         self._finds_unoffered = False
         #: The queues that a waiting read would hear of now.
         self._listening: frozenset[str] = frozenset()
@@ -141,7 +144,8 @@ class Dispatcher:
 
     async def _run(self, handle: Handle) -> None:
         self._stopping = False
-        self._next_look = time.monotonic() + BLOCK_S
+        self._look_s = BLOCK_S
+        self._next_look = time.monotonic() + self._look_s
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take_over_pending)
             tasks.start_soon(self._stop_reading, handle)
@@ -174,10 +178,11 @@ class Dispatcher:
         await self._hand_out(promised)
         await self._acknowledge_useless()
         if promised:
-            self._next_look = time.monotonic() + BLOCK_S
+            self._next_look = time.monotonic() + self._look_s
         elif self._finds_unoffered or time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + BLOCK_S
             self._finds_unoffered = await self._poll_postgres()
+            self._look_s = BLOCK_S if self._finds_unoffered else min(LONGEST_BLOCK_S, self._look_s * 2)
+            self._next_look = time.monotonic() + self._look_s
 
     async def _serve_from_postgres(self) -> None:
         await self._poll_postgres()
@@ -230,9 +235,14 @@ class Dispatcher:
             return
         self._listening = self._callers.all_queues()
         try:
-            self._promise(promised, await self._read_streams(sorted(self._listening), 1, int(BLOCK_S * 1000)))
+            self._promise(promised, await self._read_streams(sorted(self._listening), 1, self._block_ms()))
         finally:
             self._listening = frozenset()
+
+    def _block_ms(self) -> int:
+        """Until Postgres is asked; shorter if somebody may leave, for whom a message would be read in vain."""
+        most_s = LONGEST_BLOCK_S if self._callers.are_patient() else BLOCK_S
+        return max(1, int(min(most_s, self._next_look - time.monotonic()) * 1000))
 
     def _promise_spare(self, promised: list[_Promise]) -> None:
         for queue in self._spare.keys() & self._callers.all_queues():
@@ -398,6 +408,7 @@ class Dispatcher:
                 log.debug("no look at pending messages: %s", error)
             if self._spare:
                 self._called.set()
+                await self._interrupt_read()
 
     async def _left_pending(self, queue: str) -> list[_Message]:
         stream, idle_ms = stream_of(queue), int(self._config().leases.ttl_s * 1500)

@@ -25,7 +25,7 @@ import anyio
 from jobd.job.history import LAST_EVENTS, START
 from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
-from jobd.lifecycle.publish import next_due_in, paused_queues, promote_due, select_for_publish
+from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.services import wake
 from jobd.store.leader import leading
@@ -113,6 +113,7 @@ class Relay:
     async def run(self, handle: Handle) -> None:
         handle.ready()
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._bell.ring_at, handle.stop)
             with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
                 async with self._leading(handle, tasks) as session:
                     if session is not None:
@@ -141,9 +142,18 @@ class Relay:
             busy = await self.run_once(session)
             handle.beat()
             if not busy:
-                await self._bell.wait(await self._until_due(session))
+                await self._rest(handle, session)
         while await self.run_once(session):  # what the others have committed while they stopped
             pass
+
+    async def _rest(self, handle: Handle, session: Connection) -> None:
+        """Until the bell rings, or the one look of a tick shows that there is something to do."""
+        await self._look_ahead(session)
+        while not await self._bell.wait(self._due_at - time.monotonic()) and not handle.stop.is_set():
+            handle.beat()
+            await self._sweep(session)
+            if await self._look_ahead(session):
+                return
 
     def _forget(self) -> None:
         queues = self._config().queues
@@ -167,8 +177,7 @@ class Relay:
         if told and len(told) < LARGE and (offers := self._offers_at_once(told)):
             return _Work(told, offers)
         if time.monotonic() >= self._due_at:
-            await promote_due(session)
-            await self._obey_pauses(session)
+            await self._look_ahead(session)
         return _Work(told, await self._offers(session))
 
     async def _tell(self, session: Connection, work: _Work) -> _Work:
@@ -198,15 +207,20 @@ class Relay:
 
     # -- streams -----------------------------------------------------------------------------------------------
 
-    async def _offers(self, session: Connection) -> list[list[Any]]:
+    def _room(self) -> dict[str, int]:
         window = self._config().relay.stream_window
-        room = {queue: window - len(offered) for queue, offered in self._offered.items() if len(offered) < window}
+        return {queue: window - len(offered) for queue, offered in self._offered.items() if len(offered) < window}
+
+    def _known(self, queues: Iterable[str]) -> list[UUID]:
+        return [job_id for queue in queues for job_id in self._offered[queue]]
+
+    async def _offers(self, session: Connection) -> list[list[Any]]:
+        room = self._room()
         self._emptied = set()
         if not room:
             return []
-        known = [job_id for queue in room for job_id in self._offered[queue]]
         found = []
-        for offer in await select_for_publish(session, list(room), most=max(room.values()), known=known):
+        for offer in await select_for_publish(session, list(room), most=max(room.values()), known=self._known(room)):
             if room[offer.queue] > 0:
                 room[offer.queue] -= 1
                 self._offered[offer.queue].add(offer.job_id)
@@ -232,23 +246,26 @@ class Relay:
             if one.event in LEAVES_THE_STREAM and one.queue in self._offered:
                 self._offered[one.queue].discard(one.job_id)
                 self._ahead[one.queue].discard(one.job_id)
-            if one.event == "requeued":
+            if one.event == "requeued" or (one.event == "queued" and one.order_at is None):
                 self._due_at = 0.0  # perhaps at once
 
-    async def _obey_pauses(self, session: Connection) -> None:
+    async def _look_ahead(self, session: Connection) -> bool:
+        """Obey pauses, and give jobs their place whose time has come; whether there is anything to tell or to offer."""
+        room = self._room()
+        ahead = await look_ahead(session, list(room), known=self._known(room))
+        await self._obey_pauses(set(ahead.paused))
+        due_in_s = TICK_S if ahead.due_in_s is None else min(TICK_S, max(0.0, ahead.due_in_s))
+        self._due_at = time.monotonic() + due_in_s
+        promoted = due_in_s == 0.0 and bool(await promote_due(session))
+        return promoted or ahead.has_news or ahead.has_unoffered
+
+    async def _obey_pauses(self, paused: set[str]) -> None:
         """Messages of a queue that was paused are taken back, as far as nobody has read them."""
-        paused = await paused_queues(session)
         for queue in (paused - self._paused) & self._offered.keys():
             count = await Projector(self._transport.client).withdraw(queue)
             self._offered[queue].clear()
             log.info("queue %s is paused; %d messages were taken back", queue, count)
         self._paused = paused
-
-    async def _until_due(self, session: Connection) -> float:
-        seconds = await next_due_in(session)
-        wait_s = TICK_S if seconds is None else min(TICK_S, max(0.0, seconds))
-        self._due_at = time.monotonic() + wait_s
-        return wait_s
 
     # -- telling -----------------------------------------------------------------------------------------------
 
@@ -321,7 +338,7 @@ class Relay:
         self._next_sweep = time.monotonic() + SWEEP_S
         if not await Projector(self._transport.client).is_known_run():
             await self._start_anew(session)
-        expected = {queue: len(offered) for queue, offered in self._offered.items()}
+        expected = {queue: len(offered) for queue, offered in self._offered.items() if offered}
         lacking = [
             queue for queue, number in expected.items() if await self._transport.client.xlen(stream_of(queue)) < number
         ]

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 #: How often all places are looked at unasked: while Redis says what is new, and while it does not.
 HEARING_S = 2.0
 DEAF_S = 0.25
+#: How often it shows that it is alive while nobody follows anything.
+BEAT_S = 5.0
 #: The pause after a look, as many times as long as the look took, but at most so long. What comes in between is read
 #: together: few readers wait for little, and many cost no more than a part of the time.
 PAUSE = 2.0
@@ -201,9 +203,10 @@ class Tailer:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hear)
+                tasks.start_soon(self._bell.ring_at, handle.stop)
                 handle.ready()
                 while not handle.stop.is_set():
-                    if not await self._bell.wait(HEARING_S if self._hears else DEAF_S):
+                    if not await self._bell.wait(self._pause_s()):
                         self._moved.update(self._readers)
                     handle.beat()
                     moved, self._moved = self._moved, set()
@@ -214,6 +217,11 @@ class Tailer:
                 tasks.cancel_scope.cancel()
         finally:
             self._end_all()
+
+    def _pause_s(self) -> float:
+        if not self._readers:
+            return BEAT_S
+        return HEARING_S if self._hears else DEAF_S
 
     async def run_once(self, jobs: Iterable[UUID]) -> int:
         """Look at the places of everyone who follows one of these jobs; how many places there were."""

@@ -111,7 +111,9 @@ class Runner(Poller):
     async def _wait(self, handle: Handle) -> None:
         if self._held:
             await anyio.sleep(min(LONGEST_GAP_S, max(SHORTEST_GAP_S, GAP_FACTOR * self._took_s)))
-        await super()._wait(handle)
+            await self._wait_for_ring(handle, self._poll_s())  # a job may end elsewhere, or use up its budget
+        else:
+            await super()._wait(handle)
 
     # -- taking on -----------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+#: How often it shows that it is alive while nobody follows a ticket.
+BEAT_S = 5.0
 #: Shortest time between two looks. What comes in between is read together.
 ROUND_S = 0.02
 #: Lines that wait for one reader before it is passed over.
@@ -105,10 +107,10 @@ class TicketTailer:
     async def run(self, handle: Handle) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._wake_at_stop, handle)
+                tasks.start_soon(self._bell.ring_at, handle.stop)
                 handle.ready()
                 while not handle.stop.is_set():
-                    await self._bell.wait(LOOK_S)
+                    await self._bell.wait(LOOK_S if self._readers else BEAT_S)
                     handle.beat()
                     if self._readers:
                         await self.run_once()
@@ -138,7 +140,3 @@ class TicketTailer:
         if number:
             self.look()  # a long log comes in pieces
         return number
-
-    async def _wake_at_stop(self, handle: Handle) -> None:
-        await handle.stop.wait()
-        self._bell.ring()

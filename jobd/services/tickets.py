@@ -1,8 +1,9 @@
 """The ticket pollers, and the first two of them: readiness and scheduler.
 
-Each looks for work at every `tickets.poll_s`, and earlier when its bell rings; a ring that is lost costs time and
-nothing else. Any number of nodes may run them: who works on an event or a work order holds its claim, and every write
-proves it. What cannot be worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting.
+Each works when its bell rings. Who makes work on this node rings; what other nodes made, what they gave up and what a
+lost ring was for is found by one look for all four, which the readiness takes every `tickets.poll_s`. Any number of
+nodes may run them: who works on an event or a work order holds its claim, and every write proves it. What cannot be
+worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting, the look included.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jobd.errors import ServerDown
 from jobd.services.ticket_claims import Claim, Claims, OwnerNames
 from jobd.store.postgres import is_broken_line, translated
 from jobd.tickets.announce import announce
+from jobd.tickets.look import Work, look_for_work
 from jobd.tickets.schedule import find_ready_events, schedule
 from jobd.tickets.take_back import free_claims_of
 
@@ -35,6 +37,8 @@ log = logging.getLogger(__name__)
 PAGE = 100
 #: A poller shows at least so often that it is alive, however rarely it looks.
 LONGEST_WAIT_S = 5.0
+#: It looks at least so often though nobody rings (or at every `tickets.poll_s`, should that be longer).
+UNASKED_S = 30.0
 RELEASE_S = 2.0
 #: How often claims are cleared away that a crash left on something that was finished.
 SWEEP_S = 600.0
@@ -55,7 +59,7 @@ class Poller:
 
     async def run(self, handle: Handle) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._wake_at_stop, handle)
+            tasks.start_soon(self._bell.ring_at, handle.stop)
             if self.claims is not None:
                 tasks.start_soon(self._keep_claims, self.claims)
             try:
@@ -85,14 +89,17 @@ class Poller:
                 await self._wait(handle)
 
     async def _wait(self, handle: Handle) -> None:
-        left_s = self._config().tickets.poll_s * random.uniform(0.8, 1.0)
+        await self._wait_for_ring(handle, max(UNASKED_S, self._poll_s()))
+
+    def _poll_s(self) -> float:
+        return self._config().tickets.poll_s * random.uniform(0.8, 1.0)
+
+    async def _wait_for_ring(self, handle: Handle, left_s: float) -> bool:
+        """Wait at most so long; whether there was a ring."""
         while left_s > 0 and not await self._bell.wait(min(left_s, LONGEST_WAIT_S)):
             left_s -= LONGEST_WAIT_S
             handle.beat()
-
-    async def _wake_at_stop(self, handle: Handle) -> None:
-        await handle.stop.wait()
-        self._bell.ring()
+        return left_s > 0
 
     async def _keep_claims(self, claims: Claims) -> None:
         with translated(self._database.url):
@@ -136,11 +143,30 @@ class Readiness(Poller):
     def __init__(self, database: Database, config: Callable[[], Config], bells: Bells) -> None:
         super().__init__("readiness", database, config, bells, bells.readiness)
         self._swept_at = time.monotonic()
+        self._look_at = 0.0
 
-    async def run_once(self) -> bool:
+    async def _wait(self, handle: Handle) -> None:
+        """Look for all four when it is time, however often this one is rung for meanwhile."""
+        rung = False
+        while not rung and not handle.stop.is_set():
+            rung = await self._wait_for_ring(handle, self._look_at - time.monotonic())
+            if time.monotonic() >= self._look_at:
+                with translated(self._database.url):
+                    await self.look()
+                self._look_at = time.monotonic() + self._poll_s()
+                handle.beat()
+
+    async def look(self) -> None:
+        """Ring for whoever would find something to do."""
+        work = await look_for_work(self._database.pool)
+        for name in Work.__struct_fields__:
+            if getattr(work, name):
+                getattr(self._bells, name).ring()
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._swept_at = time.monotonic()
             await free_claims_of(self._database.pool, ())
+
+    async def run_once(self) -> bool:
         done = await announce(self._database.pool, most=PAGE)
         if done.announced:
             self._bells.scheduler.ring()

@@ -14,7 +14,7 @@ from jobd.lifecycle.cancel import CancelAnswer, cancel
 from jobd.lifecycle.claim import ClaimedJob, Unknown, claim, poll_claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
-from jobd.lifecycle.publish import next_due_in, promote_due, select_for_publish
+from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -65,7 +65,7 @@ async def test_a_canceled_job_is_never_offered_or_claimed(db: Database, delay_s:
     await stop(db, job_id)
 
     assert await promote_due(db.pool, now=at(100)) == []
-    assert await next_due_in(db.pool, now=NOW) is None
+    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
     assert await select_for_publish(db.pool, ["default"], most=5) == []
     assert await poll_claim(db.pool, ["default"], owner_id="w", most=5, ttl_s=TTL_S, now=at(100)) == []
     (answer,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S, now=at(100))

@@ -52,7 +52,7 @@ INDEXES: dict[str, set[str]] = {
     "list_jobs": {"jobs_pkey"},
     "list_workers": set(),
     "lock_fresh_letters": {"dead_letters_pkey"},
-    "next_due_in": {"jobs_due"},
+    "look_ahead": {"jobs_due", "jobs_ready", "outbox_pkey", "queues_pkey"},
     "outbox_depth": {"outbox_pkey"},
     "point_keys": {"idempotency_keys_pkey"},
     "poll_claim_jobs": {"jobs_pkey", "jobs_ready", "queues_pkey"},
@@ -92,7 +92,7 @@ INDEXES: dict[str, set[str]] = {
 WALKED = {
     "list_held_jobs": {"leases"},
     "list_workers": {"leases"},
-    "next_due_in": {"jobs"},
+    "look_ahead": {"jobs", "outbox"},
     "outbox_depth": {"outbox"},
     "read_outbox": {"outbox"},
     "reap_expired": {"leases"},

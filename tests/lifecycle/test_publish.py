@@ -9,7 +9,7 @@ import anyio
 
 from jobd.job.status import JobStatus
 from jobd.lifecycle.fail import fail
-from jobd.lifecycle.publish import Offer, next_due_in, promote_due, select_for_publish
+from jobd.lifecycle.publish import Offer, look_ahead, promote_due, select_for_publish
 from jobd.lifecycle.read import pause_queue
 from tests.support.factories import (
     NOW,
@@ -25,6 +25,7 @@ from tests.support.factories import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from uuid import UUID
 
     from jobd.store.postgres import Database
@@ -173,24 +174,60 @@ async def test_promoters_at_once_skip_what_the_other_is_promoting(db: Database) 
             assert await promote_due(db.pool, now=at(10)) == [second]
 
 
-# When next
+# Looking ahead
+
+
+async def test_what_nobody_has_been_told_yet_is_seen_ahead(db: Database) -> None:
+    before = await look_ahead(db.pool)
+    await make_queued(db)
+    during = await look_ahead(db.pool)
+    await db.pool.execute("DELETE FROM outbox")
+
+    assert [before.has_news, during.has_news, (await look_ahead(db.pool)).has_news] == [False, True, False]
+
+
+async def test_a_job_to_be_offered_is_seen_ahead_once_it_may_be(db: Database) -> None:
+    ids = [await make_queued(db, queue="a"), await make_queued(db, queue="a")]
+    await make_queued(db, queue="b")
+    await make_queued(db, queue="c", delay_s=5)
+
+    async def has_unoffered(*queues: str, known: Sequence[UUID] = ()) -> bool:
+        return (await look_ahead(db.pool, queues, known=known)).has_unoffered
+
+    assert await has_unoffered("a", known=ids[:1])
+    assert not await has_unoffered("a", known=ids)
+    assert not await has_unoffered()  # none has room
+    assert not await has_unoffered("c")
+    await promote_due(db.pool, now=at(10))
+    assert await has_unoffered("c")
+
+
+async def test_pauses_are_seen_ahead(db: Database) -> None:
+    await make_queued(db, queue="a")
+    await pause_queue(db.pool, "a", paused=True)
+    paused = await look_ahead(db.pool, ["a"])
+    await pause_queue(db.pool, "a", paused=False)
+    resumed = await look_ahead(db.pool, ["a"])
+
+    assert (paused.paused, paused.has_unoffered) == (["a"], False)
+    assert (resumed.paused, resumed.has_unoffered) == ([], True)
 
 
 async def test_the_next_due_job_is_known_in_seconds(db: Database) -> None:
-    assert await next_due_in(db.pool, now=NOW) is None
+    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
     await make_many(db, 2)
-    assert await next_due_in(db.pool, now=NOW) is None
+    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
     await make_queued(db, delay_s=90)
     await make_queued(db, delay_s=30)
 
-    assert await next_due_in(db.pool, now=NOW) == 30.0
-    assert await next_due_in(db.pool, now=at(31)) == -1.0
+    assert (await look_ahead(db.pool, now=NOW)).due_in_s == 30.0
+    assert (await look_ahead(db.pool, now=at(31))).due_in_s == -1.0
     await promote_due(db.pool, now=at(31))
-    assert await next_due_in(db.pool, now=at(31)) == 59.0
+    assert (await look_ahead(db.pool, now=at(31))).due_in_s == 59.0
 
 
 async def test_a_retry_is_due_after_its_backoff(db: Database) -> None:
     claimed = await make_running(db)
     await fail(db.pool, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
 
-    assert await next_due_in(db.pool, now=NOW) == 8.0
+    assert (await look_ahead(db.pool, now=NOW)).due_in_s == 8.0

@@ -19,7 +19,7 @@ from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
 from jobd.lifecycle.outbox import Live, Told
 from jobd.lifecycle.prune import Pruned
-from jobd.lifecycle.publish import Offer
+from jobd.lifecycle.publish import Ahead, Offer
 from jobd.lifecycle.read import Attempt, DeadLetterEntry, Job, JobSummary, QueueStats
 from jobd.lifecycle.tokens import TokenRow
 from jobd.lifecycle.waiting import OutboxDepth
@@ -58,10 +58,9 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "list_workers": (Holder, "total"),
     "lock_fresh_letters": (None, "job_id"),
     "lock_specs": (None, "pg_advisory_xact_lock"),
-    "next_due_in": (None, "extract"),
+    "look_ahead": (Ahead, ""),
     "outbox_depth": (OutboxDepth, ""),
     "pause_queue": None,
-    "paused_queues": (None, "name"),
     "point_keys": None,
     "poll_claim_jobs": (ClaimedJob, ""),
     "promote_due": (None, "job_id queue"),

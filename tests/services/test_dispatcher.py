@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -12,6 +13,8 @@ from jobd.config import Config, Leases, Queue
 from jobd.ids import new_id
 from jobd.job.model import Completed
 from jobd.lifecycle.complete import Completion
+from jobd.services.callers import Caller
+from jobd.services.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 
@@ -81,6 +84,37 @@ async def test_caller_with_another_queue_need_not_wait_for_the_first_read_to_end
 
         assert got.job_id == job.id
         tasks.cancel_scope.cancel()
+
+
+async def test_read_waits_longer_while_nobody_may_leave(quick: Node) -> None:
+    dispatcher = Dispatcher(quick.engine, quick.database, quick.transport, new_id(), lambda: CONFIG)
+    dispatcher._next_look = time.monotonic() + 600
+
+    dispatcher._callers.join(Caller(["default"], "slot", 1, patient=True))
+    longer = dispatcher._block_ms()
+    dispatcher._callers.join(Caller(["default"], "remote", 1, patient=False))
+    shorter = dispatcher._block_ms()
+    dispatcher._next_look = 0.0
+
+    assert (longer, shorter) == (LONGEST_BLOCK_S * 1000, BLOCK_S * 1000)
+    assert dispatcher._block_ms() == 1  # none at all would mean for ever
+
+
+async def test_job_that_no_message_brings_is_found_however_long_there_was_nothing(
+    quick: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick.dispatcher, "_look_s", LONGEST_BLOCK_S)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(take, quick, "gpu")
+        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        monkeypatch.setattr(quick.relay, "_room", dict)  # its streams are full, as far as it knows
+        monkeypatch.setattr(quick.relay, "_emptied", set())
+        job = await quick.enqueue(queue="gpu")
+
+        await eventually(lambda: _true_when(not quick.dispatcher._callers), 30)
+
+    assert await status_of(quick, job.id) == "running"
+    assert quick.dispatcher._look_s == BLOCK_S
 
 
 async def test_hundred_callers_get_a_hundred_different_jobs(quick: Node) -> None:

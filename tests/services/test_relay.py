@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
+import anyio.lowlevel
 import pytest
 
-from jobd.config import Config, Relay
+from jobd.bell import Bell
+from jobd.config import Config
+from jobd.config import Relay as Settings
 from jobd.lifecycle.enqueue import enqueue
+from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
+from jobd.lifecycle.read import pause_queue
+from jobd.service import Handle
+from jobd.services.relay import Relay
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from jobd.lifecycle.enqueue import NewJob
 
 WINDOW = 20
 
@@ -23,7 +33,7 @@ async def small(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
     """A node whose streams take 20 messages."""
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        async with Node(url, redis_url, Config(relay=Relay(stream_window=WINDOW))).running() as node:
+        async with Node(url, redis_url, Config(relay=Settings(stream_window=WINDOW))).running() as node:
             yield node
 
 
@@ -70,6 +80,58 @@ async def test_delayed_job_is_offered_when_its_time_has_come(small: Node) -> Non
     due = await small.database.pool.fetchval("SELECT run_after <= clock_timestamp() FROM jobs WHERE id = $1", job.id)
     assert before == []
     assert due
+
+
+async def test_what_other_nodes_do_without_a_ring_is_obeyed(small: Node) -> None:
+    """A queue is paused and resumed, and a delayed job gets its place."""
+    pool = small.database.pool
+    first, late = await small.enqueue(), await small.enqueue(delay_s=3600)
+
+    async def are_offered(*jobs: NewJob) -> bool:
+        return {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
+
+    await eventually(lambda: are_offered(first))
+    await pause_queue(pool, "default", paused=True)
+    await eventually(are_offered)
+    await pause_queue(pool, "default", paused=False)
+    await eventually(lambda: are_offered(first))
+    await promote_due(pool, now=datetime.now(timezone.utc) + timedelta(hours=2))
+    await eventually(lambda: are_offered(first, late))
+
+
+async def test_a_commit_that_nobody_rang_for_is_told(small: Node) -> None:
+    job = new_job()
+    await enqueue(small.database, [job])
+
+    async def is_offered() -> bool:
+        return [message["job_id"] for message in await messages(small)] == [str(job.id)]
+
+    await eventually(is_offered)
+
+
+async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
+    handle, asked = Handle(lambda: None), list[str]()
+
+    class Ticks(Bell):
+        """Ten of them pass at once."""
+
+        left = 10
+
+        async def wait(self, timeout_s: float) -> bool:
+            self.left -= 1
+            if not self.left:
+                handle.stop.set()
+            return False
+
+    relay = Relay(small.database, small.transport, Ticks(), lambda: small.config)
+    relay._forget()
+    async with small.database.pool.acquire() as session:
+        await look_ahead(session)  # the first time, the driver has questions of its own
+        with session.query_logger(lambda query: asked.append(query.query)):
+            await relay._rest(handle, session)
+            await anyio.lowlevel.checkpoint()
+
+    assert asked == [LOOK_AHEAD] * 10
 
 
 @pytest.mark.parametrize("command", [("FLUSHALL",), ("SCRIPT", "FLUSH"), ("DEL", "jobd:epoch"), ("DEL", "jobs:stream")])

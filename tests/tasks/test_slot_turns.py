@@ -26,7 +26,7 @@ class Noting:
     def __init__(self) -> None:
         self.begun = 0
 
-    async def run(self, payload: dict[str, Any], context: Context) -> Any:
+    async def run(self, payload: dict[str, Any], ctx: Context) -> Any:
         self.begun += 1
         return {}
 

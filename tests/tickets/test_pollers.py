@@ -19,6 +19,7 @@ from jobd.results import Results
 from jobd.service import Handle
 from jobd.services import ticket_runner
 from jobd.services.ticket_claims import Claims, OwnerNames
+from jobd.tickets.look import Work, look_for_work
 from jobd.tickets.take_back import free_claims_of
 from tests.support.factories import claim_one
 from tests.support.node import eventually
@@ -111,6 +112,52 @@ async def test_looking_alone_carries_a_ticket_to_its_end(empty_db: Database, fol
         )
 
         await works.until(ticket.ticket_id, "DONE")
+
+
+async def test_a_look_rings_for_whoever_has_something_to_do_and_for_nobody_else(hall: Hall) -> None:
+    """The first node goes step by step; the second sees where it stands."""
+    two = hall.node("two")
+
+    async def rung() -> set[str]:
+        await two.readiness.look()
+        return {name for name in Work.__struct_fields__ if await getattr(two.bells, name).wait(0)}
+
+    seen = [await rung()]
+    ticket = await todo_ticket(hall.db)
+    for poller in (hall.one.readiness, hall.one.scheduler, hall.one.runner):
+        seen.append(await rung())
+        await poller.run_once()
+    seen.append(await rung())  # its job runs, and the runner holds the claim
+    await hall.finish(ticket.ticket_id)
+    await hall.one.runner.run_once()
+    seen.append(await rung())
+    await hall.one.gate.run_once()
+    seen.append(await rung())
+
+    assert seen == [set(), {"readiness"}, {"scheduler"}, {"runner"}, set(), {"gate"}, set()]
+
+
+async def test_a_look_rings_once_the_tickets_are_done_that_another_waits_for(hall: Hall) -> None:
+    first = await hall.executed()
+    await todo_ticket(hall.db, blocked_on=[str(first.ticket_id)])
+    await hall.one.readiness.run_once()
+    await hall.one.scheduler.run_once()
+
+    before = await look_for_work(hall.db.pool)
+    await hall.one.gate.run_once()
+
+    assert (before.readiness, (await look_for_work(hall.db.pool)).readiness) == (False, True)
+
+
+async def test_what_is_claimed_rings_for_nobody_until_the_claim_ends(hall: Hall) -> None:
+    await hall.ready()
+    event_id = await hall.db.pool.fetchval("SELECT event_id FROM ticket_events")
+    await acquire(hall.db.pool, "EVENT", [event_id], owner_id="x", ttl_s=600)
+
+    held = await look_for_work(hall.db.pool)
+    await hall.expire_claims()
+
+    assert (held.scheduler, (await look_for_work(hall.db.pool)).scheduler) == (False, True)
 
 
 async def test_a_runner_that_stops_gives_its_claims_up_at_once(empty_db: Database, folder: Path) -> None:

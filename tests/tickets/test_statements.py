@@ -27,6 +27,10 @@ LOOKS = {
     "find_ready_events": {"ticket_events_open", "leases_pkey"},
     "find_open_workorders": {"workorders_to_run", "leases_pkey"},
     "find_executed_workorders": {"workorders_to_judge", "leases_pkey"},
+    "look_for_work": {
+        *("tickets_to_announce", "tickets_waiting", "tickets_pkey", "ticket_events_open", "workorders_to_run"),
+        *("workorders_to_judge", "leases_pkey"),
+    },
 }
 
 

@@ -47,6 +47,19 @@ def test_room_is_what_those_of_a_rank_still_want() -> None:
     assert callers.all_queues() == {"a", "b"}
 
 
+def test_all_are_patient_while_nobody_is_there_who_may_leave() -> None:
+    hasty = Caller(["a"], "w", 1, patient=False)
+    callers = joined(caller("a"), caller("b"))
+
+    before = callers.are_patient()
+    callers.join(hasty)
+    during = callers.are_patient()
+    callers.leave(hasty)
+    callers.leave(hasty)
+
+    assert (before, during, callers.are_patient()) == (True, False, True)
+
+
 def test_caller_with_room_for_many_is_promised_many_before_the_next_gets_one() -> None:
     many, one = caller("a", most=3), caller("a")
     callers = joined(many, one)

@@ -1,0 +1,31 @@
+"""Look: which of the pollers would find something to do, in one statement for all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from jobd.store.postgres import fetch
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from jobd.store.postgres import Connection
+
+LOOK_FOR_WORK = statement("look_for_work", "jobd.tickets")
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom there is something."""
+
+    readiness: bool
+    scheduler: bool
+    runner: bool
+    gate: bool
+
+
+async def look_for_work(connection: Connection, *, now: datetime | None = None) -> Work:
+    (row,) = await fetch(connection, LOOK_FOR_WORK, now)
+    return Work(**{name: row[name] for name in Work.__struct_fields__})
