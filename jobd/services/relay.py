@@ -27,6 +27,7 @@ from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
 from jobd.lifecycle.read import read_jobs
+from jobd.meanwhile import meanwhile
 from jobd.services import wake
 from jobd.store.leader import leading
 from jobd.store.postgres import translated
@@ -39,6 +40,7 @@ from jobd.stream.project import (
     change_of,
     change_of_job,
     change_of_live,
+    in_calls,
     merged,
     note_of,
     offer_of,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
-    from jobd.stream.project import Change
+    from jobd.stream.project import Call, Change
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,8 @@ SWEEP_S = 5.0
 #: Commits told in one round.
 COMMITS = 100
 PAGE = 500
+#: A stream is topped up when so large a part of its window is free.
+TOP_UP_PARTS = 4
 #: So many at once take Redis long enough for something else to be done meanwhile.
 LARGE = 100
 #: Events after which a job is no longer an unclaimed message in its stream.
@@ -76,18 +80,19 @@ LEAVES_THE_STREAM = frozenset({"running", "taken", "requeued", "done", "error", 
 
 
 class _Work(NamedTuple):
-    """What is to be told, and to be offered after it."""
+    """A page of what is to be told, and what is to be offered after it; ready to be sent."""
 
-    told: list[Told]
+    seqs: list[int]
     offers: list[list[Any]]
-
-    @property
-    def is_some(self) -> bool:
-        return bool(self.told or self.offers)
+    calls: list[Call]
+    size: int
 
     @property
     def is_large(self) -> bool:
-        return len(self.told) + len(self.offers) >= LARGE
+        return self.size >= LARGE
+
+
+NOTHING_TO_DO = _Work([], [], [], 0)
 
 
 class Relay:
@@ -163,60 +168,50 @@ class Relay:
         self._emptied = set()
 
     async def run_once(self, session: Connection) -> bool:
-        """Tell what there is and top up the streams; whether there was anything to do."""
+        """Tell what there is and top up the streams; whether there was anything to do.
+
+        While a large page is on its way to Redis, the one before it is forgotten and the next is made ready.
+        """
         work = await self._gather(session)
-        was_busy = work.is_some
-        while work.is_some:
-            work = await self._tell(session, work)
+        was_busy = work.size > 0
+        told: list[int] = []
+        while work.size:
+            following = NOTHING_TO_DO
+            try:
+                async with meanwhile(self._project(work)):
+                    if told:
+                        await forget_told(session, told)
+                    if work.is_large:
+                        following = await self._gather(session, work.seqs)
+            except EpochChanged:
+                await self._start_anew(session)
+                return True
+            told, work = work.seqs, following
+        await forget_told(session, told)
         return was_busy
 
     async def _gather(self, session: Connection, skip: Sequence[int] = ()) -> _Work:
         """A page of changes, without those that are being told, and what the streams have room for after them."""
         told = await read_outbox(session, most=COMMITS, skip=skip)
         self._note(told)
-        if told and len(told) < LARGE and (offers := self._offers_at_once(told)):
-            return _Work(told, offers)
+        offers = self._offers_at_once(told)
         if time.monotonic() >= self._due_at:
             await self._look_ahead(session)
-        return _Work(told, await self._offers(session))
-
-    async def _tell(self, session: Connection, work: _Work) -> _Work:
-        """Tell one page; while a large one is on its way to Redis, the next is read."""
-        seqs = sorted({one.seq for one in work.told})
-        failed: list[Exception] = []
-
-        async def project() -> None:
-            try:
-                await self._project(work)
-            except Exception as error:
-                failed.append(error)
-
-        following = _Work([], [])
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(project)
-            if work.is_large:
-                following = await self._gather(session, seqs)
-        if failed and isinstance(failed[0], EpochChanged):
-            await self._start_anew(session)
-            return _Work([], [])
-        if failed:
-            raise failed[0]
-        await forget_told(session, seqs)
-        await self._memory.look(self._transport.client)
-        return following
+        return self._work(told, offers + await self._offers(session))
 
     # -- streams -----------------------------------------------------------------------------------------------
 
     def _room(self) -> dict[str, int]:
+        """Of the streams that are to be topped up: asking for every single place would cost too much."""
         window = self._config().relay.stream_window
-        return {queue: window - len(offered) for queue, offered in self._offered.items() if len(offered) < window}
+        room = {queue: window - len(offered) for queue, offered in self._offered.items()}
+        return {queue: number for queue, number in room.items() if number >= max(1, window // TOP_UP_PARTS)}
 
     def _known(self, queues: Iterable[str]) -> list[UUID]:
         return [job_id for queue in queues for job_id in self._offered[queue]]
 
     async def _offers(self, session: Connection) -> list[list[Any]]:
-        room = self._room()
-        self._emptied = set()
+        room = {queue: number for queue, number in self._room().items() if queue not in self._emptied}
         if not room:
             return []
         found = []
@@ -226,19 +221,24 @@ class Relay:
                 self._offered[offer.queue].add(offer.job_id)
                 self._ahead[offer.queue].discard(offer.job_id)
                 found.append(offer_of(offer))
-        self._emptied = {queue for queue, left in room.items() if left > 0}
+        self._emptied |= {queue for queue, left in room.items() if left > 0}
         return found
 
     def _offers_at_once(self, told: Sequence[Told]) -> list[list[Any]]:
         """New jobs of queues in which nothing else waits to be offered: nobody is overtaken, so nothing is asked."""
         found = []
         window = self._config().relay.stream_window
-        new = [one for one in told if one.order_at is not None and one.queue in self._emptied - self._paused]
+        new = [one for one in told if one.order_at is not None and one.queue in self._emptied]
         for one in sorted(new, key=lambda one: (one.order_at, one.job_id)):
-            offered = self._offered[one.queue or ""]
-            if len(offered) < window and one.job_id not in offered:
+            queue = one.queue or ""
+            offered = self._offered[queue]
+            if one.job_id in offered:
+                continue
+            if len(offered) < window and queue in self._emptied - self._paused:
                 offered.add(one.job_id)
                 found.append(offer_of_new(one))
+            else:
+                self._emptied.discard(queue)
         return found
 
     def _note(self, told: Sequence[Told]) -> None:
@@ -248,6 +248,8 @@ class Relay:
                 self._ahead[one.queue].discard(one.job_id)
             if one.event == "requeued" or (one.event == "queued" and one.order_at is None):
                 self._due_at = 0.0  # perhaps at once
+            if one.event == "requeued":
+                self._emptied.discard(one.queue or "")
 
     async def _look_ahead(self, session: Connection) -> bool:
         """Obey pauses, and give jobs their place whose time has come; whether there is anything to tell or to offer."""
@@ -257,6 +259,8 @@ class Relay:
         due_in_s = TICK_S if ahead.due_in_s is None else min(TICK_S, max(0.0, ahead.due_in_s))
         self._due_at = time.monotonic() + due_in_s
         promoted = due_in_s == 0.0 and bool(await promote_due(session))
+        if promoted or ahead.has_unoffered:
+            self._emptied.clear()
         return promoted or ahead.has_news or ahead.has_unoffered
 
     async def _obey_pauses(self, paused: set[str]) -> None:
@@ -264,21 +268,26 @@ class Relay:
         for queue in (paused - self._paused) & self._offered.keys():
             count = await Projector(self._transport.client).withdraw(queue)
             self._offered[queue].clear()
+            self._emptied.discard(queue)
             log.info("queue %s is paused; %d messages were taken back", queue, count)
         self._paused = paused
 
     # -- telling -----------------------------------------------------------------------------------------------
 
-    async def _project(self, work: _Work) -> None:
-        told, offers = work
-        projector = Projector(self._transport.client)
+    def _work(self, told: Sequence[Told], offers: list[list[Any]]) -> _Work:
         changes = merged(change for one in told if (change := self._change(one)) is not None)
-        lacking = await projector.project(self._epoch, changes, offers, [note_of(one) for one in told])
+        calls = in_calls(changes, offers, [note_of(one) for one in told])
+        return _Work(sorted({one.seq for one in told}), offers, calls, len(told) + len(offers))
+
+    async def _project(self, work: _Work) -> None:
+        projector = Projector(self._transport.client)
+        lacking = await projector.send(self._epoch, work.calls)
         if lacking.missing or lacking.unoffered:
             await self._tell_whole(projector, {*lacking.missing, *lacking.unoffered})
         if lacking.unoffered:
             again = set(lacking.unoffered)
-            await projector.project(self._epoch, [], [offer for offer in offers if offer[0] in again])
+            await projector.project(self._epoch, [], [offer for offer in work.offers if offer[0] in again])
+        await self._memory.look(self._transport.client)
 
     def _change(self, told: Told) -> Change | None:
         """A waiting job beyond the window gets its hash when it is offered; a finished one is kept as memory allows."""
@@ -321,7 +330,7 @@ class Relay:
         projector = Projector(self._transport.client)
         await projector.prepare(self._epoch, queues)
         while told := await read_outbox(session, most=COMMITS):  # first what happened, then what stands
-            await self._project(_Work(told, []))
+            await self._project(self._work(told, []))
             await forget_told(session, sorted({one.seq for one in told}))
         count = 0
         async for page in live_jobs(session, queues, page=PAGE, most_waiting=self._config().relay.stream_window):

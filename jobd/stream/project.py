@@ -193,6 +193,14 @@ def offer_of_new(told: Told) -> list[Any]:
     return [job_id, stream, told.task, told.payload, 1, told.version, str(told.created_ts), told.ttl_s]
 
 
+class Call(NamedTuple):
+    """What one call of the script carries."""
+
+    changes: bytes
+    offers: bytes
+    news: bytes
+
+
 class Lacking(NamedTuple):
     """Jobs whose hash was not there: to be changed, or to be offered with."""
 
@@ -208,25 +216,18 @@ class Projector:
         self._script = client.register_script(SCRIPT)
 
     async def project(
-        self,
-        epoch: str,
-        changes: Sequence[Change],
-        offers: Sequence[list[Any]] = (),
-        notes: Sequence[list[Any]] = (),
+        self, epoch: str, changes: Sequence[Change], offers: Sequence[list[Any]] = (), notes: Sequence[list[Any]] = ()
     ) -> Lacking:
-        """Write a batch in as few calls as may be, then tell the nodes.
+        return await self.send(epoch, in_calls(changes, offers, notes))
+
+    async def send(self, epoch: str, calls: Sequence[Call]) -> Lacking:
+        """Write a batch, then tell the nodes.
 
         Raises EpochChanged if Redis has another epoch; what was written before it changed is gone with it.
         """
-        calls = [(blob, NOTHING) for blob in in_calls(changes)]
-        more = list(in_calls(offers))
-        calls = [*calls[:-1], (calls[-1][0] if calls else NOTHING, more[0] if more else NOTHING)]
-        calls += [(NOTHING, blob) for blob in more[1:]]
-        news = _encode(notes) if notes else b""
         lacking = Lacking([], [])
-        for n, (some_changes, some_offers) in enumerate(calls, 1):
-            args: list[str | bytes] = [epoch, some_changes, some_offers, news if n == len(calls) else b""]
-            answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS, TOLD], args=args)
+        for call in calls:
+            answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS, TOLD], args=[epoch, *call])
             if answer == b"EPOCH":
                 raise EpochChanged
             for known, found in zip(lacking, answer, strict=True):
@@ -264,8 +265,18 @@ class Projector:
                 raise
 
 
-def in_calls(items: Sequence[list[Any]]) -> Iterator[bytes]:
-    """A batch as msgpack arrays, each no larger than one call may be."""
+def in_calls(
+    changes: Sequence[Change], offers: Sequence[list[Any]] = (), notes: Sequence[list[Any]] = ()
+) -> list[Call]:
+    """A batch in as few calls as may be: changes first, then offers, with the last one what the nodes are told."""
+    some, more = list(in_arrays(changes)) or [NOTHING], list(in_arrays(offers)) or [NOTHING]
+    pairs = [(blob, NOTHING) for blob in some[:-1]] + [(some[-1], more[0])] + [(NOTHING, blob) for blob in more[1:]]
+    news = _encode(notes) if notes else b""
+    return [Call(*pair, news if n == len(pairs) else b"") for n, pair in enumerate(pairs, 1)]
+
+
+def in_arrays(items: Sequence[list[Any]]) -> Iterator[bytes]:
+    """Msgpack arrays, each no larger than one call may be."""
     some: list[bytes] = []
     size = 0
     for item in items:

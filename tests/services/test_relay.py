@@ -53,21 +53,39 @@ async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
     assert [message["job_id"] for message in await messages(small)] == [str(job.id) for job in jobs[:WINDOW]]
 
 
-async def test_claims_make_room_and_an_urgent_job_is_next(small: Node) -> None:
+async def test_urgent_job_has_no_more_than_a_window_before_it(small: Node) -> None:
     jobs = [new_job() for _ in range(100)]
     await small.engine.enqueue_whole(jobs)
     await eventually(small.outbox_is_empty)
     urgent = await small.enqueue(priority=10)
     await eventually(small.outbox_is_empty)
 
-    for job in jobs[:3]:
-        await small.done(await small.claim(job))
+    done: list[str] = []
+    offered = [message["job_id"] for message in await messages(small)]
+    while str(urgent.id) not in offered and len(done) < WINDOW:
+        await small.done(await small.claim(jobs[len(done)]))
+        done.append(str(jobs[len(done)].id))
+        await eventually(small.outbox_is_empty)
+        offered = [message["job_id"] for message in await messages(small)]
+
+    before = [job_id for job_id in offered[: offered.index(str(urgent.id))] if job_id not in done]
+    assert len(done) + len(before) <= WINDOW
+
+
+async def test_new_jobs_do_not_overtake_those_that_found_the_window_full(small: Node) -> None:
+    jobs = [new_job() for _ in range(WINDOW + 10)]
+    await small.engine.enqueue_whole(jobs)
     await eventually(small.outbox_is_empty)
 
-    async def is_offered() -> bool:
-        return str(urgent.id) in [message["job_id"] for message in await messages(small)]
+    seen: list[str] = []
+    for n in range(WINDOW + 20):
+        if n < 10:
+            jobs.append(await small.enqueue())
+        await small.done(await small.claim(jobs[n]))
+        await eventually(small.outbox_is_empty)
+        seen += [message["job_id"] for message in await messages(small) if message["job_id"] not in seen]
 
-    await eventually(is_offered)
+    assert seen == [str(job.id) for job in jobs]
 
 
 async def test_delayed_job_is_offered_when_its_time_has_come(small: Node) -> None:

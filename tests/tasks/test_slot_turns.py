@@ -14,7 +14,7 @@ from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from jobd.tasks.runner import Context
@@ -26,7 +26,7 @@ class Noting:
     def __init__(self) -> None:
         self.begun = 0
 
-    async def run(self, payload: dict[str, Any], ctx: Context) -> Any:
+    async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         self.begun += 1
         return {}
 
