@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 #: How long one read waits for a message while somebody may leave before there is one; the others can wait longer.
 BLOCK_S = 1.0
 LONGEST_BLOCK_S = 5.0
+#: Where there is plenty to do, so long for callers to come back, so that all of them share a read and a commit.
+GATHER_S = 0.001
 #: How often Postgres is asked while Redis is away.
 POLL_S = 0.25
 MOST_AT_ONCE = 500
@@ -101,6 +103,8 @@ class Dispatcher:
         self._next_look = 0.0
         self._look_s = BLOCK_S
         self._finds_unoffered = False
+        #: The last read brought all that was asked for, so those who were served will be back for more.
+        self._has_plenty = False
         #: The queues that a waiting read would hear of now.
         self._listening: frozenset[str] = frozenset()
         self._interrupting = False
@@ -174,6 +178,8 @@ class Dispatcher:
         await self._interrupt_read()
 
     async def _serve_from_streams(self) -> None:
+        if self._has_plenty:
+            await anyio.sleep(GATHER_S)
         promised = await self._read()
         await self._hand_out(promised)
         await self._acknowledge_useless()
@@ -222,6 +228,7 @@ class Dispatcher:
 
     async def _read_and_promise(self, promised: list[_Promise]) -> None:
         self._promise_spare(promised)
+        self._has_plenty = False
         empty: set[str] = set()
         for rank in self._callers.ranks():
             for queue in self._callers.queues(rank):
@@ -230,6 +237,7 @@ class Dispatcher:
                     some = await self._read_streams([queue], number, None)
                     if len(some) < number:
                         empty.add(queue)
+                    self._has_plenty = self._has_plenty or len(some) == number
                     self._promise(promised, some, rank)
         if promised or self._useless or not self._callers or self._finds_unoffered:
             return
