@@ -98,6 +98,8 @@ async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) ->
     yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
     tailer = call.services.tailer
     with tailer.reading(job_id, after) as reader:
+        if call.request.scope["http_version"] == "1.1":  # else an answer has no chunks
+            reader.write_at_once = call.request.scope["state"].get("write_at_once")
         while True:
             text = await reader.next(HEARTBEAT_S)
             if text:

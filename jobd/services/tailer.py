@@ -27,7 +27,7 @@ from jobd.stream import channel
 from jobd.stream.keys import TOLD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jobd.service import Handle
     from jobd.store.postgres import Database
@@ -76,6 +76,10 @@ class Reader:
         self.is_over = False
         #: There may be more than it had room for.
         self.was_passed_over = False
+        #: Writes to its client right away, and says whether it could. Only used while `next` waits: who has something
+        #: in hand may be writing it.
+        self.write_at_once: Callable[[bytes], bool] | None = None
+        self._is_listening = False
         self._waiting: list[bytes] = []
         self._count = 0
         self._news = anyio.Event()
@@ -88,12 +92,16 @@ class Reader:
 
     def give(self, events: Sequence[Event], text: bytes) -> None:
         """More events, and how they are written: the same for all readers who stand in the same place."""
-        if events:
-            self._waiting.append(text)
-            self._count += len(events)
-            self.cursor = events[-1].cursor
-            self.is_over = events[-1].type in LAST_EVENTS
-            self._news.set()
+        if not events:
+            return
+        self.cursor = events[-1].cursor
+        self.is_over = events[-1].type in LAST_EVENTS
+        is_first = self._is_listening and not self._waiting and not self.is_over
+        if is_first and self.write_at_once is not None and self.write_at_once(text):
+            return
+        self._waiting.append(text)
+        self._count += len(events)
+        self._news.set()
 
     def end(self) -> None:
         self.is_over = True
@@ -102,9 +110,10 @@ class Reader:
     async def next(self, timeout_s: float) -> bytes:
         """What has come since; nothing if that took too long, or if it is over."""
         if not self._waiting and not self.is_over:
-            self._news = anyio.Event()
+            self._news, self._is_listening = anyio.Event(), True
             with anyio.move_on_after(timeout_s):
                 await self._news.wait()
+            self._is_listening = False
         text = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
         self._count = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,27 @@ def test_a_live_stream_tells_everything_in_order_and_ends(api: Api, daemon: Jobd
     assert (seen[0].type, seen[0].data["job_id"]) == ("hello", job_id)
     assert shown(seen) == WHOLE
     assert seen[3].data["data"] == {"t": "a"}
+
+
+def test_a_client_of_an_old_version_of_http_gets_its_events_without_chunks(api: Api, daemon: Jobd) -> None:
+    job_id = submit(api)
+    host, _, port = daemon.address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as line:
+        line.sendall(f"GET /v1/jobs/{job_id}/events HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        answer = line.recv(65536)
+
+        held = claim(api, job_id)
+        for token in ("a", "b"):
+            tell(api, held, token)
+        complete(api, held)
+        while some := line.recv(65536):
+            answer += some
+
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    lines = body.splitlines()
+    assert "chunked" not in head.lower()
+    assert [text for text in lines if text.startswith("id: ")] == [f"id: {text.split()[0]}" for text in WHOLE]
+    assert {text.partition(":")[0] for text in lines} <= {"", "id", "event", "data", "retry"}
 
 
 def test_a_stream_says_that_it_is_not_to_be_buffered(api: Api, daemon: Jobd) -> None:

@@ -36,12 +36,16 @@ async def tell(node: Node, job: ClaimedJob, number: int) -> None:
     assert isinstance(answer, Kept)
 
 
+def ids_in(text: bytes) -> list[str]:
+    return [line[4:] for line in text.decode().splitlines() if line.startswith("id: ")]
+
+
 async def ids_of(reader: Reader, tailer: Tailer) -> list[str]:
     """All that it hears until its job is over."""
     found: list[str] = []
     with anyio.fail_after(30):
         while text := await reader.next(10):
-            found += [line[4:] for line in text.decode().splitlines() if line.startswith("id: ")]
+            found += ids_in(text)
             if reader.was_passed_over:
                 tailer.has_room_again(reader)
     return found
@@ -69,6 +73,40 @@ async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_res
     assert heard == whole
     assert late == whole
     assert held <= ROOM + CHUNK + 2
+
+
+async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node) -> None:
+    """As if the client's line were busy with every third."""
+    job = await node.claim(await node.enqueue())
+    written: list[str] = []
+    at_once = 0
+
+    def write_at_once(text: bytes) -> bool:
+        nonlocal at_once
+        at_once += 1
+        if at_once % 3 == 0:
+            return False
+        written.extend(ids_in(text))
+        return True
+
+    async with tailing(node) as tailer:
+        with tailer.reading(job.job_id, START) as reader:
+            reader.write_at_once = write_at_once
+
+            async def write() -> None:
+                while text := await reader.next(10):
+                    await anyio.sleep(0.005)
+                    written.extend(ids_in(text))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(write)
+                for n in range(1, 21):
+                    await tell(node, job, 1)
+                    await eventually(partial(_has_come_to, reader, Cursor(1, n)))
+                await node.done(job)
+
+    assert written == ["0-1", *(f"1-{n}" for n in range(22))]
+    assert 3 <= at_once <= 22  # both ways were gone
 
 
 @pytest.mark.timeout(180)
