@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+#: After so long a thread that computes lets the loop go on, which would else wait for five times as long at every turn.
+TURN_S = 0.001
+
+
 def run_async(function: Callable[..., Any], *args: object) -> Any:
+    sys.setswitchinterval(TURN_S)
     try:
         return anyio.run(function, *args, backend_options={"use_uvloop": True})
     except asyncio.CancelledError:  # what a Ctrl-C becomes before Python 3.11
