@@ -26,6 +26,8 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 LOCK = TOP / "requirements-dev.lock"
 FLOOR = (3, 10)
+#: Tests mostly wait for other processes, so two at a time take little more than half as long. conftest.py orders them.
+PARALLEL = ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "12"]
 PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
 
 
@@ -46,10 +48,9 @@ def main() -> int:
         again = (version, interpreter) != interpreters[0] and not pytest_arguments
         left_out = [] if options.slow else ["not slow", *(["not once"] if again else [])]
         tests = [python, "-m", "pytest", *pytest_arguments, *(["-m", " and ".join(left_out)] if left_out else [])]
-        # Tests mostly wait for other processes, so two at a time take little more than half as long.
         run(
             f"tests ({name(version)})",
-            [*tests, *([] if pytest_arguments else ["-n", "2", "--dist", "loadfile", "--durations", "12"])],
+            [*tests, *([] if pytest_arguments else PARALLEL)],
         )
     print(f"all checks passed on Python {', '.join(name(version) for version, _ in interpreters)}")
     return 0

@@ -70,11 +70,19 @@ ONCE = (
 )
 
 
+#: Few tests of which each takes long. They come first, or one process would be at them when the other has nothing left.
+LONG = ("packaging/", "daemon/", "services/")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    top = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(top).as_posix().startswith(ONCE):
+        if _place(item).startswith(ONCE):
             item.add_marker("once")
+    items.sort(key=lambda item: [not _place(item).startswith(folder) for folder in LONG])
+
+
+def _place(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
 @pytest.fixture(scope="session")
