@@ -77,7 +77,7 @@ async def test_new_jobs_do_not_overtake_those_that_found_the_window_full(small: 
     await small.engine.enqueue_whole(jobs)
     await eventually(small.outbox_is_empty)
 
-    seen: list[str] = []
+    seen = [message["job_id"] for message in await messages(small)]
     for n in range(WINDOW + 20):
         if n < 10:
             jobs.append(await small.enqueue())
