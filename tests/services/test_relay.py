@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -41,14 +42,15 @@ async def messages(node: Node, stream: str = "jobs:stream") -> list[dict[str, st
     return [fields for _, fields in await node.redis.xrange(stream)]
 
 
+async def is_filled(node: Node) -> bool:
+    return await node.outbox_is_empty() and len(await messages(node)) >= WINDOW
+
+
 async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
     jobs = [new_job() for _ in range(200)]
     await small.engine.enqueue_whole(jobs)
 
-    async def is_filled() -> bool:
-        return await small.outbox_is_empty() and len(await messages(small)) >= WINDOW
-
-    await eventually(is_filled)
+    await eventually(partial(is_filled, small))
 
     assert [message["job_id"] for message in await messages(small)] == [str(job.id) for job in jobs[:WINDOW]]
 
@@ -56,7 +58,7 @@ async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
 async def test_urgent_job_has_no_more_than_a_window_before_it(small: Node) -> None:
     jobs = [new_job() for _ in range(100)]
     await small.engine.enqueue_whole(jobs)
-    await eventually(small.outbox_is_empty)
+    await eventually(partial(is_filled, small))
     urgent = await small.enqueue(priority=10)
     await eventually(small.outbox_is_empty)
 
@@ -75,7 +77,7 @@ async def test_urgent_job_has_no_more_than_a_window_before_it(small: Node) -> No
 async def test_new_jobs_do_not_overtake_those_that_found_the_window_full(small: Node) -> None:
     jobs = [new_job() for _ in range(WINDOW + 10)]
     await small.engine.enqueue_whole(jobs)
-    await eventually(small.outbox_is_empty)
+    await eventually(partial(is_filled, small))
 
     seen = [message["job_id"] for message in await messages(small)]
     for n in range(WINDOW + 20):
