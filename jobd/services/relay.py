@@ -27,7 +27,6 @@ from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
 from jobd.lifecycle.read import read_jobs
-from jobd.meanwhile import meanwhile
 from jobd.services import wake
 from jobd.store.leader import leading
 from jobd.store.postgres import translated
@@ -48,7 +47,7 @@ from jobd.stream.project import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -178,7 +177,7 @@ class Relay:
         while work.size:
             following = NOTHING_TO_DO
             try:
-                async with meanwhile(self._project(work)):
+                async with _meanwhile(self._project(work)):
                     if told:
                         await forget_told(session, told)
                     if work.is_large:
@@ -191,12 +190,17 @@ class Relay:
         return was_busy
 
     async def _gather(self, session: Connection, skip: Sequence[int] = ()) -> _Work:
-        """A page of changes, without those that are being told, and what the streams have room for after them."""
+        """A page of changes, without those that are being told, and what the streams have room for after them.
+
+        A pause is obeyed only while nothing is on its way: what is taken back would else be followed by more.
+        """
+        if skip and time.monotonic() >= self._due_at:
+            return NOTHING_TO_DO
         told = await read_outbox(session, most=COMMITS, skip=skip)
         self._note(told)
-        offers = self._offers_at_once(told)
-        if time.monotonic() >= self._due_at:
+        if not skip and time.monotonic() >= self._due_at:
             await self._look_ahead(session)
+        offers = self._offers_at_once(told)
         return self._work(told, offers + await self._offers(session))
 
     # -- streams -----------------------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ class Relay:
             offered = self._offered[queue]
             if one.job_id in offered:
                 continue
-            if len(offered) < window and queue in self._emptied - self._paused:
+            if len(offered) < window and queue in self._emptied and queue not in self._paused:
                 offered.add(one.job_id)
                 found.append(offer_of_new(one))
             else:
@@ -357,3 +361,24 @@ class Relay:
             await self._start_anew(session)
             lacking = []
         self._lacking = lacking
+
+
+@contextlib.asynccontextmanager
+async def _meanwhile(other: Coroutine[object, object, object]) -> AsyncIterator[None]:
+    """Run `other` beside the body and wait for both: one error instead of a group, that of the body first."""
+    failed: list[Exception] = []
+
+    async def run() -> None:
+        try:
+            await other
+        except Exception as error:
+            failed.append(error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        try:
+            yield
+        except Exception as error:
+            failed.insert(0, error)
+    if failed:
+        raise failed[0]

@@ -130,6 +130,7 @@ async def test_a_commit_that_nobody_rang_for_is_told(small: Node) -> None:
 
 
 async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
+    await eventually(lambda: small.redis.exists("jobd:epoch"))  # else this one would begin by making it
     handle, asked = Handle(lambda: None), list[str]()
 
     class Ticks(Bell):

@@ -15,37 +15,14 @@ CREATE INDEX gone_tickets_age ON jobd.gone_tickets (gone_at);
 
 -- An artifact is still never changed, and never goes before its ticket. A statement that deletes both sees to it that the
 -- ticket is the first: this looks at what the statement has done so far.
-CREATE FUNCTION jobd.artifact_goes_with_its_ticket() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION jobd.artifact_is_kept() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF EXISTS (SELECT FROM jobd.tickets WHERE ticket_id = OLD.ticket_id) THEN
+    IF TG_OP = 'DELETE' THEN
+        IF NOT EXISTS (SELECT FROM jobd.tickets WHERE ticket_id = OLD.ticket_id) THEN
+            RETURN OLD;
+        END IF;
         RAISE EXCEPTION 'rows of jobd.% are never changed, and are deleted only with their ticket, %',
             TG_TABLE_NAME, OLD.ticket_id USING ERRCODE = 'JD002';
     END IF;
-    RETURN OLD;
+    RAISE EXCEPTION 'rows of jobd.% are never changed', TG_TABLE_NAME USING ERRCODE = 'JD002';
 END $$;
-
-DROP TRIGGER is_kept ON jobd.context_snapshots;
-CREATE TRIGGER is_kept BEFORE UPDATE ON jobd.context_snapshots
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_is_kept();
-CREATE TRIGGER goes_with_its_ticket BEFORE DELETE ON jobd.context_snapshots
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_goes_with_its_ticket();
-DROP TRIGGER is_kept ON jobd.output_bundles;
-CREATE TRIGGER is_kept BEFORE UPDATE ON jobd.output_bundles
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_is_kept();
-CREATE TRIGGER goes_with_its_ticket BEFORE DELETE ON jobd.output_bundles
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_goes_with_its_ticket();
-DROP TRIGGER is_kept ON jobd.run_records;
-CREATE TRIGGER is_kept BEFORE UPDATE ON jobd.run_records
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_is_kept();
-CREATE TRIGGER goes_with_its_ticket BEFORE DELETE ON jobd.run_records
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_goes_with_its_ticket();
-DROP TRIGGER is_kept ON jobd.pause_states;
-CREATE TRIGGER is_kept BEFORE UPDATE ON jobd.pause_states
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_is_kept();
-CREATE TRIGGER goes_with_its_ticket BEFORE DELETE ON jobd.pause_states
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_goes_with_its_ticket();
-DROP TRIGGER is_kept ON jobd.ticket_decisions;
-CREATE TRIGGER is_kept BEFORE UPDATE ON jobd.ticket_decisions
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_is_kept();
-CREATE TRIGGER goes_with_its_ticket BEFORE DELETE ON jobd.ticket_decisions
-    FOR EACH ROW EXECUTE FUNCTION jobd.artifact_goes_with_its_ticket();
