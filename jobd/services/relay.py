@@ -110,6 +110,8 @@ class Relay:
         #: For each queue the jobs that have a hash and are not offered yet: no more than a window of them.
         self._ahead: dict[str, set[UUID]] = {}
         self._paused: set[str] = set()
+        #: Seen while something was on its way, and not obeyed yet.
+        self._has_new_pauses = False
         #: Queues in which every job that could be offered was, when last looked at.
         self._emptied: set[str] = set()
         self._memory = Memory()
@@ -194,12 +196,12 @@ class Relay:
 
         A pause is obeyed only while nothing is on its way: what is taken back would else be followed by more.
         """
-        if skip and time.monotonic() >= self._due_at:
+        if skip and self._has_new_pauses:
             return NOTHING_TO_DO
         told = await read_outbox(session, most=COMMITS, skip=skip)
         self._note(told)
-        if not skip and time.monotonic() >= self._due_at:
-            await self._look_ahead(session)
+        if self._has_new_pauses or time.monotonic() >= self._due_at:
+            await self._look_ahead(session, is_calm=not skip)
         offers = self._offers_at_once(told)
         return self._work(told, offers + await self._offers(session))
 
@@ -255,11 +257,13 @@ class Relay:
             if one.event == "requeued":
                 self._emptied.discard(one.queue or "")
 
-    async def _look_ahead(self, session: Connection) -> bool:
+    async def _look_ahead(self, session: Connection, *, is_calm: bool = True) -> bool:
         """Obey pauses, and give jobs their place whose time has come; whether there is anything to tell or to offer."""
         room = self._room()
         ahead = await look_ahead(session, list(room), known=self._known(room))
-        await self._obey_pauses(set(ahead.paused))
+        self._has_new_pauses = not is_calm and self._paused != set(ahead.paused)
+        if is_calm:
+            await self._obey_pauses(set(ahead.paused))
         due_in_s = TICK_S if ahead.due_in_s is None else min(TICK_S, max(0.0, ahead.due_in_s))
         self._due_at = time.monotonic() + due_in_s
         promoted = due_in_s == 0.0 and bool(await promote_due(session))
