@@ -86,8 +86,7 @@ async def complete(call: Call) -> Response:
     if isinstance(answer, (Completed, AlreadyFinished)):
         replay = True if isinstance(answer, AlreadyFinished) else UNSET
         return json_answer(wire.CompleteAnswer(ok=True, ack=True, replay=replay))
-    if completion.result_ref is not None:
-        await call.services.results.remove([completion.result_ref])
+    # The file stays, for a row may name it: the same result was accepted before. If none does, the janitor sweeps it.
     reason = await _reason(call, report.job_id, answer)
     return json_answer(wire.CompleteAnswer(ok=False, ack=True, reason=reason))
 
