@@ -13,7 +13,7 @@
     │   └── TokenRefused   77   the jobd that was called does not let this worker in
     ├── BackupRefused      65   a file is no backup, or not a whole one
     ├── FileRefused        73   a backup cannot be written there
-    ├── GaveUp             70   a service kept failing
+    ├── GaveUp             70   a service that jobd cannot do without kept failing
     ├── ServerFailed       70   an embedded server ended or would not start
     └── ServerDown         69   a configured server does not answer; it may come back, so nobody gives up on it
 

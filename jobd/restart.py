@@ -1,8 +1,8 @@
 """When to start a failed service again: a pure decision over a failure level that decays.
 
 Each failure adds one to the level, and the level halves every `half_life_s`. A rare failure therefore restarts at
-once for ever, a burst backs off, and a service that cannot live is given up within about half a minute. The cap on the
-delay must stay well below the half-life, or the level could never climb to `give_up` (a test holds that).
+once for ever, a burst backs off, and a needed service that cannot live is given up within about half a minute. The cap
+on the delay must stay well below the half-life, or the level could never climb to `give_up` (a test holds that).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def level_at(policy: RestartPolicy, failures: Failures, now: float) -> float:
 def after_failure(
     policy: RestartPolicy, failures: Failures, *, now: float, unit: float, patient: bool = False
 ) -> tuple[Failures, Restart | GiveUp]:
-    """Decide about one more failure. `unit` in [0, 1) is the jitter; a `patient` failure (a server that is
-    away and may come back) backs off like any other but never ends in giving up."""
+    """Decide about one more failure. `unit` in [0, 1) is the jitter; a `patient` failure (of a server that is
+    away and may come back, of a service that is not needed) backs off like any other but never ends in giving up."""
     level = level_at(policy, failures, now) + 1.0
     seen = Failures(level, now)
     if level >= policy.give_up and not patient:

