@@ -197,7 +197,7 @@ class Daemon:
             ),
             Spec(
                 name="raw_workers",
-                service=RawWorkers(engine, database, transport, lambda: self._config),
+                service=RawWorkers(engine, database, transport, lambda: self._config, results),
                 phase=Phase.FLUSH,
                 needed=False,
                 needs=("relay",),

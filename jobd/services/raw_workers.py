@@ -15,17 +15,15 @@ A worker that has lost its job is a zombie. What it still writes is put right fr
 from __future__ import annotations
 
 import logging
-import re
 import time
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
+from anyio import to_thread
 from redis.exceptions import ResponseError
 
-from jobd.errors import JobdError
-from jobd.job.history import RESERVED, Told
+from jobd.engine import is_item_error
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
@@ -34,12 +32,16 @@ from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.read import read_jobs
 from jobd.lifecycle.read_back import claims_that_stand
+from jobd.results import ResultNotKept
+from jobd.services.raw_report import error_in, event_in, owner_of, result_in
 from jobd.store.leader import leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import EpochChanged, Projector, correction_of
+from jobd.tasks.failure import error_text
+from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from jobd.config import Config
     from jobd.engine import Engine
     from jobd.lifecycle.events import Answer
+    from jobd.results import Results
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
@@ -62,9 +65,6 @@ IDLE_LOOK_S = 1.0
 MOST = 1000
 #: How long what a zombie writes is put right, in lease times.
 ZOMBIE_LEASES = 10
-#: What one event of a raw worker may carry.
-LONGEST_DATA = 16_384
-UNREADABLE = '{"code": "bad_error", "message": "the worker wrote an error that is not JSON", "retryable": false}'
 
 
 class _Raw:
@@ -82,11 +82,19 @@ class _Raw:
 
 
 class RawWorkers:
-    def __init__(self, engine: Engine, database: Database, transport: Transport, config: Callable[[], Config]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        database: Database,
+        transport: Transport,
+        config: Callable[[], Config],
+        results: Results,
+    ) -> None:
         self._engine = engine
         self._database = database
         self._transport = transport
         self._config = config
+        self._results = results
         self._held: dict[tuple[str, str], _Raw] = {}
         #: Jobs that raw workers have lost, and until when they are watched.
         self._zombies: dict[UUID, float] = {}
@@ -106,8 +114,10 @@ class RawWorkers:
         for queue in self._config().queues:
             await self._meet_new_ones(session, stream_of(queue))
         if self._held:
-            await self._keep_events(session)
-            await self._look_at_hashes()
+            ended = await self._look_at_hashes()
+            await self._keep_events(session)  # whatever was written before an end that was seen
+            for raw, status in ended:
+                await self._end(raw, status)
         if self._zombies:
             await self._put_right(session)
 
@@ -132,12 +142,11 @@ class RawWorkers:
             if message is None:
                 await self._settle(stream, message_id.decode())
                 continue
-            owner = f"redis:{consumer.decode('utf-8', 'replace') or 'acknowledged'}"
             asks.append(
                 Ask(
                     job_id=message[0],
                     enqueue_id=message[1],
-                    owner_id=owner,
+                    owner_id=owner_of(consumer),
                     stream=stream,
                     message_id=message_id.decode(),
                 )
@@ -173,30 +182,49 @@ class RawWorkers:
             found = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
             telling = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
             tellings = [_telling(raw, entries) for raw, entries in telling]
-            answers = await append_events(session, [one for one in tellings if one.events], seen=True)
-            refused = iter(answers)
+            answers = iter(await self._append(session, [one for one in tellings if one.events]))
             for (raw, entries), told in zip(telling, tellings, strict=True):
-                answer = next(refused) if told.events else None
+                answer = next(answers) if told.events else None
                 _move_on(raw, entries, told, answer)
             raws = [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
 
+    async def _append(self, session: Connection, tellings: Sequence[Telling]) -> list[Answer | None]:
+        """Keep them; of a job whose events Postgres refuses after all, only that they were dropped."""
+        try:
+            return [*await append_events(session, tellings, seen=True)]
+        except Exception as error:
+            if not is_item_error(error):
+                raise
+            log.warning("events of raw workers were refused: %s", type(error).__name__)
+        answers: list[Answer | None] = []
+        for telling in tellings:
+            try:
+                answers += await append_events(session, [telling], seen=True)
+            except Exception as error:
+                if not is_item_error(error):
+                    raise
+                answers.append(None)
+        return answers
+
     # -- heartbeats and ends -----------------------------------------------------------------------------------
 
-    async def _look_at_hashes(self) -> None:
+    async def _look_at_hashes(self) -> list[tuple[_Raw, bytes]]:
+        """Renew the leases of those who move; those who have ended, and how."""
         raws = list(self._held.values())
         pipeline = self._transport.client.pipeline(transaction=False)
         for raw in raws:
-            pipeline.hmget(job_key(raw.job.job_id), ["status", "updated_ts", "result", "error"])
+            pipeline.hmget(job_key(raw.job.job_id), ["status", "updated_ts"])
             pipeline.xrevrange(events_key(raw.job.job_id), count=1)
         answers = await pipeline.execute(raise_on_error=False)
         moving: list[_Raw] = []
+        ended: list[tuple[_Raw, bytes]] = []
         for n, raw in enumerate(raws):
             fields, newest = answers[2 * n], answers[2 * n + 1]
             if isinstance(fields, Exception):
                 continue
-            status, updated_ts, result, error = (_text(field) for field in fields)
-            if status in ("done", "error", "canceled"):
-                await self._end(raw, status, result, error)
+            status, updated_ts = fields
+            if status in (b"done", b"error", b"canceled"):
+                ended.append((raw, status))
                 continue
             signs = (updated_ts, newest[0][0] if newest and not isinstance(newest, Exception) else None)
             if signs != raw.signs:
@@ -204,24 +232,61 @@ class RawWorkers:
                 moving.append(raw)
         if moving:
             await self._beat(moving)
+        return ended
 
-    async def _end(self, raw: _Raw, status: str, result: str, error: str) -> None:
-        job = raw.job
-        proof = {"job_id": job.job_id, "attempt_id": job.attempt_id, "lease_token": job.lease_token}
+    async def _end(self, raw: _Raw, status: bytes) -> None:
+        """Carry the end of one job into Postgres. Whatever is wrong with it, the other jobs go on."""
         try:
-            if status == "done":
-                answer: Any = await self._engine.complete(Completion(**proof, result=_json(result)))  # type: ignore[arg-type]  # ids
-            else:
-                if status == "canceled":
-                    await self._engine.cancel([job.job_id])
-                report = Failure(**proof, error=_json(error) or UNREADABLE, retryable=False)  # type: ignore[arg-type]  # ids
-                answer = await self._engine.fail(report)
-        except JobdError as failure:
-            log.debug("the end of %s is told later: %s", job.job_id, failure)
+            answer = await self._report(raw, status)
+        except Exception as failure:  # one that stays so ends with its lease
+            log.debug("the end of %s is told later: %s", raw.job.job_id, failure)
             return
         del self._held[raw.stream, raw.message_id]
         if not answer.ok:
-            self._watch_zombie(job.job_id)
+            self._watch_zombie(raw.job.job_id)
+
+    async def _report(self, raw: _Raw, status: bytes) -> Any:
+        if status != b"done":
+            error = error_in(await self._field(raw, "error"))
+            if status == b"canceled":
+                await self._engine.cancel([raw.job.job_id])
+            return await self._fail(raw, error)
+        try:
+            return await self._engine.complete(await self._completion(raw))
+        except TaskFailed as error:
+            return await self._fail(raw, error_text(error), retryable=error.retryable)
+        except Exception as error:
+            if not is_item_error(error):
+                raise
+            failed = TaskFailed("bad_result", f"the result cannot be stored: {type(error).__name__}", retryable=False)
+            return await self._fail(raw, error_text(failed))
+
+    async def _completion(self, raw: _Raw) -> Completion:
+        """The report of a job that is done, its result inline or in a file; raises TaskFailed."""
+        limit = self._config().limits.result_bytes
+        size = int(await self._transport.client.hstrlen(job_key(raw.job.job_id), "result"))
+        if size > limit:
+            raise TaskFailed(
+                "result_too_large",
+                f"the result has {size} bytes, more than limits.result_bytes = {limit}; keep it elsewhere and write"
+                " where",
+                retryable=False,
+            )
+        field = await self._field(raw, "result")
+        result = await to_thread.run_sync(result_in, field, limiter=self._results.limiter)
+        try:
+            ref = await self._results.keep(raw.job, result) if result else None
+        except ResultNotKept as error:
+            raise TaskFailed(error.code, str(error)) from None
+        text = result.decode() if result and ref is None else None
+        return Completion(**_proof(raw), result=text, result_ref=ref)
+
+    async def _field(self, raw: _Raw, name: str) -> bytes:
+        found: Any = await self._transport.client.hget(job_key(raw.job.job_id), name)
+        return found or b""
+
+    async def _fail(self, raw: _Raw, error: str, *, retryable: bool = False) -> Any:
+        return await self._engine.fail(Failure(**_proof(raw), error=error, retryable=retryable))
 
     async def _beat(self, raws: Sequence[_Raw]) -> None:
         beats = [Beat(job_id=raw.job.job_id, lease_token=raw.job.lease_token) for raw in raws]
@@ -254,39 +319,19 @@ class RawWorkers:
         return said is not None and said.decode("utf-8", "replace") != status
 
 
+def _proof(raw: _Raw) -> dict[str, Any]:
+    return {"job_id": raw.job.job_id, "attempt_id": raw.job.attempt_id, "lease_token": raw.job.lease_token}
+
+
 def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Telling:
-    events = [event for _, fields in entries if (event := _told(fields)) is not None]
+    events = [event for _, fields in entries if (event := event_in(fields)) is not None]
     return Telling(job_id=raw.job.job_id, lease_token=raw.job.lease_token, events=events, told_n=raw.told_n)
-
-
-def _told(fields: dict[bytes, bytes]) -> Told | None:
-    """An event as its worker wrote it; None for those that jobd tells itself, whoever wrote them."""
-    kind = _text(fields.get(b"type"))
-    if kind in RESERVED:
-        return None
-    kind = kind if re.fullmatch(r"[a-z0-9_.-]{1,64}", kind) else "event"
-    ts, data = _text(fields.get(b"ts")), _json(_text(fields.get(b"data"))[:LONGEST_DATA]) or "{}"
-    at = int(ts) if ts.isascii() and ts.isdigit() and len(ts) < 16 else int(time.time() * 1000)
-    return Told(kind, at, _text(fields.get(b"step"))[:200].replace("\0", ""), msgspec.Raw(data.encode()))
 
 
 def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], telling: Telling, answer: Answer | None) -> None:
     """Past what was kept. Whoever counts otherwise was seen by another jobd before: its count holds from here on."""
     if isinstance(answer, OutOfStep):
         raw.told_n = answer.told_n
-    else:
+    elif answer is not None:
         raw.told_n += len(telling.events)
     raw.last_event_id = entries[-1][0].decode()
-
-
-def _text(field: bytes | None) -> str:
-    return field.decode("utf-8", "replace") if field else ""
-
-
-def _json(text: str) -> str | None:
-    """What a worker wrote where JSON belongs; None for nothing or for something else."""
-    try:
-        msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return msgspec.json.encode({"_raw": text[:10_000]}).decode() if text else None
-    return text if "\\u0000" not in text else None

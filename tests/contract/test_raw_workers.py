@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import pytest
 
-from jobd.config import Config, Leases
+from jobd.config import Config, Leases, Limits
 from jobd.job.history import START, events_after
 from jobd.lifecycle.events import Place, read_history
 from tests.support import servers
@@ -23,6 +25,8 @@ from tests.support.node import Node, eventually, new_database
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from uuid import UUID
+
+    from jobd.lifecycle.enqueue import NewJob
 
 WORKER = Path(__file__).with_name("raw_worker.py")
 
@@ -33,7 +37,7 @@ async def quick(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
         config = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3))
-        async with Node(url, redis_url, config).running() as node:
+        async with Node(url, redis_url, config, folder).running() as node:
             yield node
 
 
@@ -170,3 +174,114 @@ async def test_hundred_jobs_shared_by_raw_and_own_workers(quick: Node) -> None:
 
     attempts = await quick.database.pool.fetchval("SELECT count(*) FROM attempts")
     assert attempts == len(jobs)
+
+
+# -- what no worker should write, and some do ---------------------------------------------------------------------
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\xff\xfe"
+#: What jsonb or a parser refuses.
+UNSTORABLE = {
+    "a NUL": b"text\0with a NUL",
+    "an escaped NUL": b'{"text": "a\\u0000b"}',
+    "a pickle": pickle.dumps({"loss": 0.5}),
+    "an image": PNG,
+    "a tiny number": b"1e-20000",
+    "many digits": b"[" + b"9" * 200_000 + b"]",
+    "brackets": b"[" * 100_000 + b"]" * 100_000,
+    "half a surrogate pair": b'"\\ud800"',
+}
+
+
+async def takes(node: Node, number: int, consumer: str | bytes = "raw-1") -> dict[str, str]:
+    """Read so many messages as a raw worker does; the message of each job."""
+    taken: dict[str, str] = {}
+    with anyio.fail_after(20):
+        while len(taken) < number:
+            answer = await node.redis.xreadgroup("workers", consumer, {"jobs:stream": ">"}, count=number, block=100)
+            taken |= {fields["job_id"]: message for _, messages in answer for message, fields in messages}
+    return taken
+
+
+async def writes_the_end(node: Node, job: NewJob, status: str, **fields: bytes) -> None:
+    await node.redis.hset(f"job:{job.id}", mapping={"status": status, **fields})
+    await node.redis.xadd(f"job:{job.id}:events", {"type": status, "ts": "1", "step": "", "data": "{}"})
+
+
+async def test_result_that_cannot_be_stored_fails_its_own_job_and_no_other(quick: Node) -> None:
+    bad = {name: await quick.enqueue() for name in UNSTORABLE}
+    good = await quick.enqueue()
+    await takes(quick, len(bad) + 1)
+    for name, job in bad.items():
+        await writes_the_end(quick, job, "done", result=UNSTORABLE[name])
+    await writes_the_end(quick, good, "done", result=b'{"fine": true}')
+
+    await until_status(quick, good.id, "done")
+    for job in bad.values():
+        await until_status(quick, job.id, "error")
+
+    errors = {name: json.loads(str((await row_of(quick, job.id))["error"]))["code"] for name, job in bad.items()}
+    assert errors == dict.fromkeys(UNSTORABLE, "bad_result")
+    assert {await quick.redis.hget(f"job:{job.id}", "status") for job in bad.values()} == {"error"}
+
+
+async def test_error_that_cannot_be_stored_is_said_to_be_so(quick: Node) -> None:
+    jobs = {name: await quick.enqueue() for name in UNSTORABLE}
+    await takes(quick, len(jobs))
+    for name, job in jobs.items():
+        await writes_the_end(quick, job, "error", error=UNSTORABLE[name])
+
+    for job in jobs.values():
+        await until_status(quick, job.id, "error")
+
+    codes = [json.loads(str((await row_of(quick, job.id))["error"])).get("code") for job in jobs.values()]
+    assert set(codes) == {"bad_error"}
+
+
+async def test_events_that_cannot_be_stored_do_not_keep_others_from_being_kept(quick: Node) -> None:
+    bad, good = await quick.enqueue(), await quick.enqueue()
+    await takes(quick, 2)
+    for text in UNSTORABLE.values():
+        await quick.redis.xadd(f"job:{bad.id}:events", {"type": "log", "ts": text, "step": text, "data": text})
+        await quick.redis.xadd(f"job:{bad.id}:events", {text: text, "type": text})
+    for job in (bad, good):
+        await quick.redis.xadd(f"job:{job.id}:events", {"type": "log", "ts": "5", "step": "s", "data": '{"n": 1}'})
+        await writes_the_end(quick, job, "done", result=b"1")
+
+    await until_status(quick, good.id, "done")
+    await until_status(quick, bad.id, "done")
+
+    records = await read_history(quick.database.pool, [Place(bad.id, START), Place(good.id, START)])
+    kept = [events_after(record, START) for record in records if record is not None]
+    assert [event.type for event in kept[0]].count("log") == len(UNSTORABLE) + 1
+    assert [bytes(event.data) for events in kept for event in events if event.step == "s"] == [b'{"n": 1}'] * 2
+    assert max(len(bytes(event.data)) for event in kept[0]) <= 16_384
+
+
+async def test_consumer_with_a_name_that_cannot_be_stored_does_its_job(quick: Node) -> None:
+    job = await quick.enqueue()
+    await takes(quick, 1, b"raw\0\xff" + b"x" * 1000)
+    await writes_the_end(quick, job, "done", result=b"1")
+
+    await until_status(quick, job.id, "done")
+
+    owner = await quick.database.pool.fetchval("SELECT owner_id FROM attempts WHERE job_id = $1", job.id)
+    assert owner.startswith("redis:raw")
+    assert len(owner) < 200
+
+
+async def test_large_result_of_a_raw_worker_goes_to_a_file_and_one_over_the_limit_fails(quick: Node) -> None:
+    quick.config = msgspec.structs.replace(quick.config, limits=Limits(result_bytes=300_000))
+    large, too_large = await quick.enqueue(), await quick.enqueue()
+    await takes(quick, 2)
+    await writes_the_end(quick, large, "done", result=b'"' + b"x" * 200_000 + b'"')
+    await writes_the_end(quick, too_large, "done", result=b'"' + b"x" * 300_000 + b'"')
+
+    await until_status(quick, large.id, "done")
+    await until_status(quick, too_large.id, "error")
+
+    row = await row_of(quick, large.id)
+    opened = await quick.results.open(str(row["result_ref"]))
+    with opened.file as file:
+        assert len(file.read()) == opened.size == 200_002
+    assert row["result"] is None
+    assert json.loads(str((await row_of(quick, too_large.id))["error"]))["code"] == "result_too_large"

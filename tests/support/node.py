@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +18,7 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.notify import Notifier
+from jobd.results import Results
 from jobd.service import Handle, Phase, Spec
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.leases import LeaseKeeper
@@ -37,14 +39,17 @@ if TYPE_CHECKING:
 
 
 class Node:
-    def __init__(self, postgres_url: str, redis_url: str, config: Config) -> None:
+    def __init__(
+        self, postgres_url: str, redis_url: str, config: Config, data_dir: Path = Path("/no/large/results/here")
+    ) -> None:
         self.config = config
         self.bell = Bell()
         self.database = Database(postgres_url, 6)
         self.transport = Transport(redis_url)
         self.engine = Engine(self.database, lambda: self.config, self.bell.ring)
         self.relay = Relay(self.database, self.transport, self.bell, lambda: self.config)
-        self.raw_workers = RawWorkers(self.engine, self.database, self.transport, lambda: self.config)
+        self.results = Results(data_dir, lambda: self.config)
+        self.raw_workers = RawWorkers(self.engine, self.database, self.transport, lambda: self.config, self.results)
         self.reaper = Reaper(self.database, lambda: self.config, self.bell.ring)
         self.leases = LeaseKeeper(self.engine, lambda: self.config)
         self.dispatcher = Dispatcher(self.engine, self.database, self.transport, new_id(), lambda: self.config)
