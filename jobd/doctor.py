@@ -206,7 +206,7 @@ def _address(config: Config) -> Finding:
 
 async def _postgres(config: Config, url: str) -> Finding:
     try:
-        with postgres.translated(url):
+        with postgres.translated(url, strict=True):
             session = await asyncpg.connect(url, timeout=postgres.CONNECT_S)
         try:
             await postgres.check_server(session, url, config.postgres.pool_size)

@@ -33,7 +33,7 @@ from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.lifecycle.read import pause_queue
 from jobd.lifecycle.redrive import redrive, redrive_once
 from jobd.lifecycle.release import release
-from jobd.store.postgres import is_broken_line, translated
+from jobd.store.postgres import LineBroken, check_writable, translated
 from jobd.task_settings import lease_ttls, retry_policies, retry_policy
 
 if TYPE_CHECKING:
@@ -189,7 +189,8 @@ class Engine:
         look: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | NotApplied]]],
     ) -> Batcher[Item, Answer]:
         async def flush_and_tell(items: Sequence[Item]) -> Sequence[Answer]:
-            answers = await flush(items)
+            with translated(self._database.url):
+                answers = await flush(items)
             self._on_commit()
             return answers
 
@@ -202,7 +203,7 @@ class Engine:
             max_batch=MAX_BATCH,
             max_queue=MAX_WAITING,
             is_item_error=is_item_error,
-            is_unknown_outcome=is_broken_line,
+            is_unknown_outcome=lambda error: isinstance(error, LineBroken),
             read_back=read_back,
         )
 
@@ -217,11 +218,11 @@ class Engine:
         while True:
             try:
                 with translated(self._database.url):
-                    await self._database.pool.execute("SELECT 1")
+                    await check_writable(self._database.pool, self._database.url)
                 return
-            except ServerDown:
+            except ServerDown as error:
                 if time.monotonic() > deadline:
-                    raise
+                    raise ServerDown(str(error)) from error  # nothing was sent, so there is no unknown outcome
                 await anyio.sleep(RETRY_S)
 
     # -- flushes -----------------------------------------------------------------------------------------------
@@ -275,7 +276,4 @@ async def _send_again(items: Sequence[_T]) -> Sequence[NotApplied]:
 
 def is_item_error(error: Exception) -> bool:
     """About the data of some item: whoever sent it shall hear of it, and nobody else."""
-    return isinstance(
-        error,
-        (asyncpg.exceptions.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.InterfaceError, ValueError),
-    ) and not is_broken_line(error)
+    return isinstance(error, (asyncpg.exceptions.DataError, asyncpg.IntegrityConstraintViolationError, ValueError))

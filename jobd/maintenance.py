@@ -43,7 +43,7 @@ def keeper(config: Config) -> BeforeMigration:
 async def connected(config: Config) -> AsyncIterator[Connection]:
     """A session on the configured Postgres; an embedded one is started for as long as it is needed."""
     async with _postgres_running(config) as url:
-        with translated(url):
+        with translated(url, strict=True):
             connection = await asyncpg.connect(url, server_settings=SESSION)
         try:
             await check_server(connection, url, config.postgres.pool_size)

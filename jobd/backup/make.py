@@ -73,7 +73,7 @@ class Backup:
         self._missing: list[str] = []
 
     async def write(self, sink: Sink, *, with_results: bool) -> Summary:
-        with translated(self._url):
+        with translated(self._url, strict=True):
             session = await asyncpg.connect(self._url, server_settings=SESSION)
             try:
                 await session.execute(PREPARE_BACKUP)

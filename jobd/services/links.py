@@ -27,27 +27,37 @@ ANSWER_S = 10.0
 
 
 class StoreLink:
-    """Postgres: connected, trustworthy, migrated."""
+    """Postgres: connected, trustworthy, migrated. Once it was, an unfit one is waited for."""
 
     def __init__(self, database: Database, pool_size: int, before_migration: BeforeMigration | None = None) -> None:
         self._database = database
         self._pool_size = pool_size
         self._before_migration = before_migration
+        self._was_up = False
 
     async def run(self, handle: Handle) -> None:
+        try:
+            async with self._database.opened():
+                await self._prepare()
+                self._was_up = True
+                await _watch(handle, self._ask)
+        except ServerRefused as error:
+            if self._was_up:  # it was fit once, and may be again: a failover, a password that is being changed
+                raise ServerDown(str(error)) from error
+            raise
+
+    async def _prepare(self) -> None:
         url = self._database.url
-        async with self._database.opened():
-            with postgres.translated(url):
-                async with self._database.pool.acquire() as session:
-                    await postgres.check_server(session, url, self._pool_size)
-                    applied = await migrate(session, self._before_migration)
-            if applied:
-                log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
-            await _watch(handle, self._ask)
+        with postgres.translated(url, strict=True):
+            async with self._database.pool.acquire() as session:
+                await postgres.check_server(session, url, self._pool_size)
+                applied = await migrate(session, self._before_migration)
+        if applied:
+            log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
 
     async def _ask(self) -> None:
         with postgres.translated(self._database.url):
-            await self._database.pool.execute("SELECT 1")
+            await postgres.check_writable(self._database.pool, self._database.url)
 
 
 class StreamLink:
@@ -78,6 +88,8 @@ async def _watch(handle: Handle, ask: Callable[[], Awaitable[None]]) -> None:
         with anyio.move_on_after(WATCH_S):
             await handle.stop.wait()
             return
-        with anyio.fail_after(ANSWER_S):
+        with anyio.move_on_after(ANSWER_S) as asking:
             await ask()
+        if asking.cancelled_caught:
+            raise ServerDown(f"no answer within {ANSWER_S:g} s")
         handle.beat()

@@ -17,7 +17,7 @@ import anyio
 
 from jobd.errors import ServerDown
 from jobd.services.ticket_claims import Claim, Claims, OwnerNames
-from jobd.store.postgres import is_broken_line, translated
+from jobd.store.postgres import NOT_NOW, is_broken_line, translated
 from jobd.tickets.announce import announce
 from jobd.tickets.look import Work, look_for_work
 from jobd.tickets.schedule import find_ready_events, schedule
@@ -119,7 +119,7 @@ class Poller:
         """Work on all of them at once; if that fails, on each alone, so that one that is bad fails alone."""
         try:
             await work(claims)
-        except ServerDown:
+        except (ServerDown, *NOT_NOW):
             raise
         except Exception as error:
             if is_broken_line(error):

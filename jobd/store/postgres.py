@@ -39,7 +39,31 @@ RESERVE = 5
 Connection = Any
 
 #: asyncio's TimeoutError is the built-in one only since Python 3.11.
-AWAY = (OSError, asyncio.TimeoutError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError)
+AWAY = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.InternalClientError,
+)
+#: Postgres did not do it and may later: read-only (a standby in a failover), out of disk, memory or connections, a lock
+#: or a statement that took too long, a deadlock.
+NOT_NOW = (
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.QueryCanceledError,
+    asyncpg.TransactionRollbackError,
+)
+#: The URL, the account or the database is wrong; or, if it worked before, is just being changed.
+UNFIT = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.ClientConfigurationError,
+)
 
 #: (setting, value that will not do, what to run)
 UNSAFE = (
@@ -49,7 +73,6 @@ UNSAFE = (
 )
 CHECKS = """
 SELECT current_setting('server_version_num')::int / 10000 AS version,
-       pg_is_in_recovery() AS standby,
        current_setting('max_connections')::int AS max_connections,
        current_setting('server_encoding') AS encoding,
        current_user AS role,
@@ -80,13 +103,14 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
-        with translated(self.url):
+        with translated(self.url, strict=True):
             pool = await asyncpg.create_pool(
                 self.url,
                 min_size=0,
                 max_size=self._pool_size,
                 server_settings=SESSION,
                 timeout=CONNECT_S,
+                init=_refuse_standby,
                 reset=_leave_as_is,
             )
         self._pool = pool
@@ -95,6 +119,12 @@ class Database:
         finally:
             self._pool = None
             pool.terminate()
+
+
+async def _refuse_standby(connection: Connection) -> None:
+    """Postgres says at the connect whether it is one. A pool that met a standby must not keep sessions there."""
+    if getattr(connection.get_settings(), "in_hot_standby", "off") == "on":
+        raise ServerDown("this is a read-only standby; point postgres.url at the primary")
 
 
 async def _leave_as_is(connection: Connection) -> None:
@@ -117,43 +147,55 @@ def _in_transaction(connection: Connection) -> bool:
     return isinstance(connection, asyncpg.Connection) and connection.is_in_transaction()
 
 
+class LineBroken(ServerDown):
+    """The connection went away, perhaps in the middle of a statement: what came of it is unknown."""
+
+
 @contextlib.contextmanager
-def translated(url: str) -> Iterator[None]:
-    """Say which server it was: away (worth waiting for) or unwilling (not worth it)."""
+def translated(url: str, *, strict: bool = False) -> Iterator[None]:
+    """Say which server it was. All that may pass is `ServerDown`; `strict`, at the first try, refuses what is wrong."""
     where = f"postgres.url {masked_url(url)}"
     try:
         yield
-    except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidCatalogNameError) as error:
-        raise ServerRefused(f"{where}: {error}; check user, password and database") from error
-    except asyncpg.ClientConfigurationError as error:
-        raise ServerRefused(f"{where}: {error}") from error
-    except asyncpg.TooManyConnectionsError as error:
-        raise ServerDown(f"{where} has no connection left ({error})") from error
-    except (*AWAY, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+    except UNFIT as error:
+        unfit = ServerRefused if strict else ServerDown
+        raise unfit(f"{where}: {error}; check user, password and database") from error
+    except NOT_NOW as error:
+        raise ServerDown(f"{where} cannot do it now ({_said(error)})") from error
+    except (*AWAY, asyncpg.InterfaceError) as error:
         if not is_broken_line(error):
             raise
-        raise ServerDown(f"{where} does not answer ({_said(error)})") from error
+        raise LineBroken(f"{where} does not answer ({_said(error)})") from error
 
 
 def is_broken_line(error: Exception) -> bool:
-    """The connection went away, perhaps in the middle of a statement; asyncpg has several words for it."""
+    """The connection went away, perhaps in the middle of a statement; asyncpg has many words for it.
+
+    Its InterfaceError says that a connection cannot be used (closed, closing, released, ...), unless it is a ValueError
+    too: then it is about the arguments of the call.
+    """
     if isinstance(error, asyncpg.InterfaceError):
-        return "closed" in str(error) or "closing" in str(error)
-    return isinstance(error, (*AWAY, asyncpg.InternalClientError))
+        return not isinstance(error, ValueError)
+    return isinstance(error, AWAY)
 
 
 def _said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+async def check_writable(connection: Connection, url: str) -> None:
+    """Raise `ServerDown` for a standby, whose writes would all fail."""
+    if await connection.fetchval("SELECT current_setting('transaction_read_only')::boolean"):
+        raise ServerDown(f"postgres.url {masked_url(url)} is read-only (a standby?); point it at the primary")
+
+
 async def check_server(connection: Connection, url: str, pool_size: int) -> None:
     """Refuse a Postgres that could lose jobs or that jobd may not use; each refusal names setting and remedy."""
     where = f"postgres.url {masked_url(url)}"
+    await check_writable(connection, url)  # that may pass: a standby is promoted, a name is pointed at another server
     row = await connection.fetchrow(CHECKS)
     if row["version"] < MIN_VERSION:
         raise ServerRefused(f"{where}: Postgres {row['version']} is too old; {MIN_VERSION} or newer is needed")
-    if row["standby"]:
-        raise ServerRefused(f"{where}: this is a read-only standby; point it at the primary")
     if row["encoding"] != "UTF8":
         raise ServerRefused(f"{where}: database {row['database']} has encoding {row['encoding']}; make one with UTF8")
     for setting, unsafe, remedy in UNSAFE:

@@ -68,9 +68,9 @@ def test_serve_refuses_unsafe_postgres(folder: Path, setting: str, told: str) ->
     assert told in last
 
 
-async def test_standby_is_refused(folder: Path) -> None:
+async def test_standby_is_named_and_waited_for(folder: Path) -> None:
     with servers.postgres(folder, standby=True) as url:
-        with pytest.raises(ServerRefused, match="read-only standby; point it at the primary"):
+        with pytest.raises(ServerDown, match=r"standby.*point it at the primary"):
             await check_postgres(url)
 
 
@@ -118,7 +118,7 @@ async def test_postgres_that_cannot_be_reached(
 
     with pytest.raises(error, match=told) as caught:
         async with database.opened():
-            with store.translated(url):
+            with store.translated(url, strict=True):
                 await database.pool.execute("SELECT 1")
 
     assert "canary" not in str(caught.value)

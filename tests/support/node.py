@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config import Config
+    from jobd.restart import RestartPolicy
 
 
 class Node:
@@ -57,7 +58,7 @@ class Node:
         self.redis: Any = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Node]:
+    async def running(self, policy: RestartPolicy | None = None) -> AsyncIterator[Node]:
         ready = anyio.Event()
         supervisor = Supervisor(
             [
@@ -72,8 +73,10 @@ class Node:
             ],
             notifier=Notifier({}),
             drain_s=lambda: 2.0,
+            policy=policy,
             on_ready=ready.set,
         )
+        self.supervisor = supervisor
         async with anyio.create_task_group() as tasks, self.redis:
             tasks.start_soon(supervisor.run)
             with anyio.fail_after(30):

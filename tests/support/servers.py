@@ -6,16 +6,16 @@ import contextlib
 import os
 import signal
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobd.account import server_account
 from jobd.datadir import DataDir
 from jobd.services import embedded_postgres, embedded_valkey
-from tests.support.daemon import Jobd, poll
+from tests.support.daemon import Jobd, parent, poll
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 @contextlib.contextmanager
@@ -25,15 +25,72 @@ def postgres(folder: Path, *settings: str, standby: bool = False) -> Iterator[st
     maker.stop()
     data_dir = DataDir(folder / "outside", server_account())
     if standby:
-        signal_file = data_dir.cluster / "standby.signal"
-        signal_file.touch()
-        os.chown(signal_file, data_dir.account.uid, data_dir.account.gid)
+        _make_standby(data_dir)
     program = embedded_postgres.PROGRAM.reachable(data_dir)
     flags = [part for setting in settings for part in ("-c", setting)]
     with _running([str(program), "-D", str(data_dir.cluster), *flags], data_dir):
         poll(lambda: _accepts_connections(data_dir), 10, lambda: "no Postgres came up")
         yield embedded_postgres.url(data_dir)
     maker.clean_up()
+
+
+def _make_standby(data_dir: DataDir) -> None:
+    signal_file = data_dir.cluster / "standby.signal"
+    signal_file.touch()
+    os.chown(signal_file, data_dir.account.uid, data_dir.account.gid)
+
+
+class Outside:
+    """A Postgres of its own that a test may turn into a standby and back, or freeze."""
+
+    def __init__(self, data_dir: DataDir) -> None:
+        self._data_dir = data_dir
+        self._running = contextlib.ExitStack()
+        self.url = embedded_postgres.url(data_dir)
+        self.owner_url = embedded_postgres.url(data_dir, embedded_postgres.OWNER, "postgres")
+
+    def start(self, *, standby: bool = False) -> None:
+        if standby:
+            _make_standby(self._data_dir)
+        program = embedded_postgres.PROGRAM.reachable(self._data_dir)
+        self._running.enter_context(_running([str(program), "-D", str(self._data_dir.cluster)], self._data_dir))
+        poll(lambda: _accepts_connections(self._data_dir), 30, lambda: "no Postgres came up")
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def processes(self) -> list[int]:
+        """The postmaster and all of its backends."""
+        postmaster = int((self._data_dir.cluster / "postmaster.pid").read_text().split()[0])
+        return [
+            postmaster,
+            *(int(entry.name) for entry in Path("/proc").glob("[0-9]*") if parent(int(entry.name)) == postmaster),
+        ]
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Hangs: connections stand, new ones are taken by the kernel, nothing answers."""
+        stopped = self.processes()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(stopped):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def outside_postgres(folder: Path) -> Iterator[Outside]:
+    maker = Jobd(folder / "outside").start().until_ready()
+    maker.stop()
+    server = Outside(DataDir(folder / "outside", server_account()))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        maker.clean_up()
 
 
 #: The newest Valkey of each folder.

@@ -1,0 +1,211 @@
+"""Postgres cuts lines, is a standby for a while, is full, or hangs: jobd waits and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import asyncpg
+import pytest
+
+from jobd import engine
+from jobd.batch import OutcomeUnknown
+from jobd.config import Config
+from jobd.errors import ServerDown
+from jobd.restart import RestartPolicy
+from jobd.services import links
+from jobd.store.postgres import Database, translated
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from jobd.lifecycle.enqueue import NewJob
+
+#: Starts again at once, but gives up as early as ever.
+QUICK = RestartPolicy(base_s=0.01, cap_s=0.05)
+CUT = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = $1 AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+async def admin(shared_postgres: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """A superuser's session on another database of the server."""
+    session = await asyncpg.connect(shared_postgres.replace("jobd@/jobd", "postgres@/postgres"))
+    yield session
+    await session.close()
+
+
+@pytest.fixture(scope="module")
+def outside() -> Iterator[servers.Outside]:
+    """A Postgres that only the tests of this file use; each leaves it as a primary that lets everyone in."""
+    folder = Path(tempfile.mkdtemp(prefix="jt-"))
+    folder.chmod(0o755)
+    with servers.outside_postgres(folder) as server:
+        yield server
+    shutil.rmtree(folder)
+
+
+@contextlib.asynccontextmanager
+async def owner_of(server: servers.Outside) -> AsyncIterator[asyncpg.Connection[Any]]:
+    session = await asyncpg.connect(server.owner_url)
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+@pytest.fixture
+async def far(outside: servers.Outside, folder: Path) -> AsyncIterator[Node]:
+    """A node on that Postgres, in a new database; it starts failed services again at once."""
+    url = await new_database(outside.url)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, Config()).running(QUICK) as node:
+            yield node
+
+
+async def until_all_up(node: Node) -> None:
+    async def all_up() -> bool:
+        return node.supervisor.is_ready() and not node.supervisor.is_degraded()
+
+    await eventually(all_up)
+
+
+async def until_down(node: Node) -> None:
+    async def is_down() -> bool:
+        return not node.supervisor.is_ready()
+
+    await eventually(is_down)
+
+
+async def do_one(node: Node) -> NewJob:
+    job = await node.enqueue()
+    await node.done(await node.claim(job))
+    return job
+
+
+async def done_of(node: Node) -> int:
+    return int(await node.database.pool.fetchval("SELECT count(*) FROM jobs WHERE status = 'done'"))
+
+
+def database_of(url: str) -> str:
+    return url.partition("@/")[2].partition("?")[0]
+
+
+@pytest.mark.parametrize("call", ["execute", "fetch", "fetchval", "prepare", "transaction", "cursor"])
+async def test_every_call_on_a_session_that_was_cut_says_that_the_server_is_away(
+    shared_postgres: str, admin: asyncpg.Connection[Any], call: str
+) -> None:
+    url = await new_database(shared_postgres)
+    database = Database(url, 2)
+
+    async with database.opened(), database.pool.acquire() as session:
+        prepared = await session.prepare("SELECT 1")
+        transaction = session.transaction()
+        await transaction.start()
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "execute": lambda: session.execute("SELECT 1"),
+            "fetch": lambda: session.fetch("SELECT 1"),
+            "fetchval": lambda: session.fetchval("SELECT 1"),
+            "prepare": prepared.fetch,
+            "transaction": transaction.commit,
+            "cursor": lambda: session.cursor("SELECT 1"),
+        }
+        await admin.fetchval(CUT, database_of(url))
+
+        for _ in range(3):  # the first call may find the line open, the next one closed, a later one released
+            with pytest.raises(ServerDown), translated(url):
+                await calls[call]()
+            await anyio.sleep(0.02)
+
+
+async def test_lines_that_are_cut_again_and_again_end_nothing(
+    shared_postgres: str, folder: Path, admin: asyncpg.Connection[Any]
+) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, Config()).running(QUICK) as node:
+            for _ in range(12):
+                await until_all_up(node)
+                await admin.fetchval(CUT, database_of(url))
+                await do_one(node)
+
+            await until_all_up(node)
+            assert await done_of(node) == 12
+
+
+async def test_failover_to_a_standby_and_back_is_waited_for(
+    outside: servers.Outside, far: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "RETURN_S", 0.5)
+    for _ in range(2):
+        await do_one(far)
+        outside.stop()
+        outside.start(standby=True)  # the same name, and for a while nobody there who writes
+        await until_down(far)
+        await anyio.sleep(1.5)
+        with pytest.raises((ServerDown, OutcomeUnknown)), anyio.fail_after(30):
+            await far.enqueue()
+
+        async with owner_of(outside) as owner:
+            await owner.fetchval("SELECT pg_promote()")
+
+        await until_all_up(far)
+
+    await do_one(far)
+    assert await done_of(far) == 3
+
+
+async def test_server_that_turns_read_only_is_left_and_looked_for_again(
+    outside: servers.Outside, far: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "WATCH_S", 0.2)
+    name = database_of(far.database.url)
+    async with owner_of(outside) as owner:
+        await owner.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        await owner.fetchval(CUT, name)
+        await until_down(far)
+        await anyio.sleep(1)
+
+        await owner.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+
+    await until_all_up(far)
+    await do_one(far)
+
+
+@pytest.mark.parametrize(("shut", "open_again"), [("NOLOGIN", "LOGIN"), ("CONNECTION LIMIT 0", "CONNECTION LIMIT -1")])
+async def test_server_that_lets_nobody_in_any_more_is_waited_for(
+    outside: servers.Outside, far: Node, shut: str, open_again: str
+) -> None:
+    async with owner_of(outside) as owner:
+        await owner.execute(f"ALTER ROLE jobd {shut}")
+        try:
+            await owner.fetchval(CUT, database_of(far.database.url))
+            await until_down(far)
+            await anyio.sleep(1)
+        finally:
+            await owner.execute(f"ALTER ROLE jobd {open_again}")
+
+    await until_all_up(far)
+    await do_one(far)
+
+
+async def test_start_on_a_standby_waits_until_it_is_promoted(outside: servers.Outside, folder: Path) -> None:
+    url = await new_database(outside.url)
+    outside.stop()
+    outside.start(standby=True)
+
+    async def promote_later() -> None:
+        await anyio.sleep(1)
+        async with owner_of(outside) as owner:
+            await owner.fetchval("SELECT pg_promote()")
+
+    with servers.valkey(folder) as redis_url:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(promote_later)
+            async with Node(url, redis_url, Config()).running(QUICK) as node:
+                await do_one(node)
