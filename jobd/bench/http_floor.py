@@ -5,13 +5,14 @@ python -m jobd.bench.http_floor FD: serves on that listening socket until it is 
 
 from __future__ import annotations
 
+import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
-from hypercorn.asyncio import serve
 
-from jobd.services.gateway import hypercorn_settings
+from jobd.services.accept import Crowd, Listener, Server
+from jobd.services.gateway import MAX_CONNECTIONS, hypercorn_settings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -30,10 +31,9 @@ async def constant(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def main() -> None:
-    app: Any = constant
-    settings = hypercorn_settings()
-    settings.bind = [f"fd://{sys.argv[1]}"]
-    await serve(app, settings)
+    with socket.socket(fileno=int(sys.argv[1])) as listener:
+        server = Server(constant, hypercorn_settings(), [Listener(listener, Crowd(MAX_CONNECTIONS))])
+        await server.serve(anyio.Event())
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""The HTTP gateway: Hypercorn serving the application on a socket that was bound before anything else started.
+"""The HTTP gateway: the application served on a socket that was bound before anything else started.
 
-Stopping takes three steps, because Hypercorn alone waits for ever for an open stream on Python 3.12 and later:
-streams are told (`InFlight.closing`) and end themselves; requests that go on are cancelled; then Hypercorn is told to
-shut down, and is cut off if it does not. A gateway that is itself cancelled leaves out the first step only.
+Stopping takes three steps: streams are told (`InFlight.closing`) and end themselves; requests that go on are cancelled;
+then the server is told to shut down, and is cut off if it does not. A gateway that is itself cancelled leaves out the
+first step only.
 
-Where it listens is in `jobd.services.listen`, what a connection may do in `jobd.services.http1`.
+Where it listens is in `jobd.services.listen`, who is let in in `jobd.services.accept`, what a connection may do in
+`jobd.services.http1`.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from hypercorn.asyncio import serve
 
+from jobd.services.accept import Crowd, Listener, Server
 from jobd.services.http1 import Settings
-from jobd.services.listen import BACKLOG, bind_listener, listener_url
+from jobd.services.listen import bind_listener, listener_url
 
 if TYPE_CHECKING:
     import socket
@@ -35,7 +35,7 @@ __all__ = ["Gateway", "InFlight", "bind_listener", "hypercorn_settings", "listen
 log = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-#: How long requests that ignore `closing` may go on, and how long Hypercorn gets after them.
+#: How long requests that ignore `closing` may go on, and how long the server gets after them.
 FINISH_S = 2.0
 CLOSE_S = 2.0
 MAX_CONNECTIONS = 4000
@@ -103,7 +103,7 @@ class Gateway:
 
     async def run(self, handle: Handle) -> None:
         in_flight, shutdown, served = InFlight(self._app, self._guarded), anyio.Event(), anyio.Event()
-        # Cancelled half-way, Hypercorn goes on accepting and forgets its connections: it is always asked first.
+        # Cancelled with the gateway, it would cut off answers that are being written: it is always asked first.
         serving = anyio.CancelScope(shield=True)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve, serving, in_flight, shutdown, served)
@@ -126,34 +126,27 @@ class Gateway:
     ) -> None:
         try:
             with serving:
-                await serve(in_flight, self._settings(), shutdown_trigger=shutdown.wait)
+                async with self._app.router.lifespan_context(self._app):
+                    settings = self._settings()
+                    await Server(in_flight, settings, self._listeners(settings)).serve(shutdown)
         finally:
             served.set()
-        if not shutdown.is_set():
-            raise RuntimeError("Hypercorn stopped by itself")
 
     def _settings(self) -> Settings:
-        """Hypercorn closes the sockets that it is given; ours stay open for the next start of this service."""
-        settings = hypercorn_settings(self._max_connections)
-        settings.bind = [_copy(self._listener)]
+        settings = hypercorn_settings()
         if self._tls is not None:
             settings.certfile, settings.keyfile = self._tls
-        if self._unix_listener is not None:
-            plain = [_copy(self._unix_listener)]
-            if self._tls is None:
-                settings.bind += plain
-            else:
-                settings.insecure_bind = plain
         return settings
 
+    def _listeners(self, settings: Settings) -> list[Listener]:
+        listeners = [Listener(self._listener, Crowd(self._max_connections), settings.create_ssl_context())]
+        if self._unix_listener is not None:
+            listeners.append(Listener(self._unix_listener, Crowd(self._max_connections)))
+        return listeners
 
-def _copy(listener: socket.socket) -> str:
-    return f"fd://{os.dup(listener.fileno())}"
 
-
-def hypercorn_settings(max_connections: int = MAX_CONNECTIONS) -> Settings:
-    settings = Settings(max_connections)
-    settings.backlog = BACKLOG
+def hypercorn_settings() -> Settings:
+    settings = Settings()
     settings.alpn_protocols = ["http/1.1"]
     settings.ssl_handshake_timeout = TLS_HANDSHAKE_S
     settings.include_server_header = False

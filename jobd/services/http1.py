@@ -8,42 +8,47 @@
 - A body is invited (100 Continue) when the application first asks for it, so one that is refused is never sent.
 - The application may answer without having read the body. What still comes is then read and dropped for `LINGER_S`, for
   closing at once would make the client's system throw the answer away.
-- The number of connections is bounded; a few more are let in for /livez and /readyz (`scope["state"]["reserved"]`).
+- A connection in a place that is kept for /livez and /readyz (`jobd.services.accept`) has `scope["state"]["reserved"]`.
 - Over a unix socket the peer's user id is in `scope["state"]["uid"]`.
 - `scope["state"]["write_at_once"]` writes a chunk past everything in between, for thousands of small ones a second.
 
-Hypercorn offers no way to name another class for its connections, hence the assignment at the end.
+Of Hypercorn only its protocol is used (h11 to ASGI); connections are accepted in `jobd.services.accept`.
 """
 
 from __future__ import annotations
 
-import copy
+import asyncio
+import contextlib
 import logging
 import os
 import socket
 import struct
 import time
 from collections import deque
-from ssl import SSLError
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
+import anyio.lowlevel
 import h11
 from h11._receivebuffer import ReceiveBuffer
-from hypercorn.asyncio import run as hypercorn_run
 from hypercorn.asyncio.task_group import TaskGroup
-from hypercorn.asyncio.tcp_server import MAX_RECV, TCPServer
+from hypercorn.asyncio.tcp_server import MAX_RECV
 from hypercorn.config import Config as HypercornConfig
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.events import Request
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
 from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.utils import parse_socket_addr
+from starlette.requests import ClientDisconnect
 
 from jobd.api.problems import CATALOGUE, MEDIA_TYPE, ApiError, problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    from hypercorn.asyncio.worker_context import WorkerContext
+
+    from jobd.services.accept import Place
 
     Part = dict[str, Any]
 
@@ -57,8 +62,7 @@ BODY_S = 60.0
 BODY_BYTES_PER_S = 100 * 1024
 #: How long the rest of a body that nobody wants is still taken.
 LINGER_S = 2.0
-#: Connections beyond the limit for those who ask how jobd is, and how long one may be idle: the others may be a flood.
-RESERVED = 16
+#: How long a connection in a place that is kept for /livez and /readyz may be idle: the others may be a flood.
 RESERVED_IDLE_S = 0.5
 #: Parts of a body that are read ahead of the application.
 AHEAD = 10
@@ -67,21 +71,8 @@ _OF_STATUS = {431: "headers_too_large", 501: "transfer_encoding"}
 _PEER = struct.Struct("3i")
 
 
-class Crowd:
-    """The open connections of one listener."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.count = 0
-
-
 class Settings(HypercornConfig):
-    """Hypercorn's settings; its connections see no other object of ours."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.tcp = Crowd(limit)
-        self.unix = Crowd(limit)
+    """Hypercorn's settings, as far as they are about one connection."""
 
 
 class Strict(h11.Connection):
@@ -218,117 +209,178 @@ class Http1(H11Protocol):
 
 async def _run(app: Any, scope: Any, receive: Any, send: Any) -> None:
     try:
-        await app(scope, receive, send, None, None)
+        await app(scope, receive, send)
+    except ClientDisconnect:  # while its body was read
+        log.debug("a client left within its request")
     except Exception as error:  # it was answered and logged where it is known what was asked
         log.error("a request ended with %s", type(error).__name__)
     finally:
         await send(None)
 
 
-class Connection(TCPServer):
-    """One client, from the first byte to the last."""
+class Connection:
+    """One client, from the first byte to the last.
 
-    config: Settings
-    protocol: Http1  # type: ignore[assignment]  # in the place of a wrapper that chooses between two protocols
+    Everything ends the same way: the transport is closed, by the client or by `hang_up`, its reader sees the end, and
+    `run` returns when the application has heard of it.
+    """
 
-    async def run(self) -> None:
-        peer = self.writer.get_extra_info("socket")
-        crowd = self.config.unix if peer.family == socket.AF_UNIX else self.config.tcp
-        if crowd.count >= crowd.limit + RESERVED:
-            self.writer.transport.abort()
-            return
-        crowd.count += 1
-        is_reserved = crowd.count > crowd.limit
-        if is_reserved:
-            self.config = copy.copy(self.config)
-            self.config.keep_alive_timeout = min(self.config.keep_alive_timeout, RESERVED_IDLE_S)
-        try:
-            await self._serve(peer, {"reserved": True} if is_reserved else {})
-        except OSError:
-            pass
-        finally:
-            crowd.count -= 1
-            await self._close()
-
-    async def _serve(self, peer: socket.socket, state: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        app: Any,
+        settings: Settings,
+        context: WorkerContext,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        client: tuple[str, int] | None,
+        place: Place,
+    ) -> None:
+        self._settings = settings
+        self._context = context
+        self._reader = reader
+        self._writer = writer
+        self._transport = writer.transport
+        self._loop = asyncio.get_running_loop()
+        self._place = place
+        self._send_lock = asyncio.Lock()
+        self._idle: asyncio.TimerHandle | None = None
         self._slowness = Slowness()
         self._reading: anyio.CancelScope | None = None
         self._left_at: float | None = None
+        self._tasks = TaskGroup(self._loop)
+        peer = writer.get_extra_info("socket")
+        state: dict[str, Any] = {"write_at_once": self._write_at_once}
+        if place.is_reserved:
+            state["reserved"] = True
         if peer.family == socket.AF_UNIX:
             state["uid"] = peer_uid(peer.fileno())
-        async with TaskGroup(self.loop) as tasks:
-            self._task_group = tasks
-            self.protocol = Http1(
-                self.app,
-                self.config,
-                self.context,
-                tasks,
-                {**self.state, **state, "write_at_once": self._write_at_once},
-                self.writer.get_extra_info("ssl_object") is not None,
-                parse_socket_addr(peer.family, peer.getpeername()),
-                parse_socket_addr(peer.family, peer.getsockname()),
-                self.protocol_send,
-            )
-            await self.idle_task.restart(tasks, self._idle_timeout)
-            await self._read_data()
+        self._protocol = Http1(
+            app,
+            settings,
+            context,
+            self._tasks,
+            state,
+            writer.get_extra_info("ssl_object") is not None,
+            client,
+            parse_socket_addr(peer.family, peer.getsockname()),
+            self._send,
+        )
+
+    async def run(self) -> None:
+        try:
+            async with self._tasks:
+                self._be_idle()
+                await self._read_data()
+            self.hang_up()
+            await self._writer.wait_closed()
+        finally:
+            self._be_busy()
+            self._transport.abort()  # which does nothing if it is closed
+
+    def end_if_idle(self) -> None:
+        if self._idle is not None:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection when what was written is sent."""
+        if not self._transport.is_closing():
+            self._transport.close()
+
+    def _be_idle(self) -> None:
+        self._be_busy()
+        idle_s = self._settings.keep_alive_timeout
+        if self._place.is_reserved:
+            self._place.rest()
+            idle_s = min(idle_s, RESERVED_IDLE_S)
+        if self._context.terminated.is_set():
+            self.hang_up()
+        else:
+            self._idle = self._loop.call_later(idle_s, self.hang_up)
+
+    def _be_busy(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
 
     def _write_at_once(self, data: bytes) -> bool:
         """Write one more chunk of an answer that has begun and whose application waits; False: there was no room."""
-        transport = self.writer.transport
+        transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size():
             return False
         transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
-    async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, Closed) and self.protocol.is_within_body() and self._left_at is None:
-            await self._leave()
-        else:
-            await super().protocol_send(event)
+    async def _send(self, event: Event) -> None:
+        """What the protocol wants done."""
+        if isinstance(event, RawData):
+            await self._write(event.data)
+        elif isinstance(event, Closed):
+            if self._protocol.is_within_body() and self._left_at is None:
+                self._leave()
+            else:
+                self.hang_up()
+        elif isinstance(event, Updated):
+            if event.idle:
+                self._be_idle()
+            else:
+                self._place.use()
+                self._be_busy()
 
-    async def _leave(self) -> None:
+    async def _write(self, data: bytes) -> None:
+        async with self._send_lock:
+            if not self._transport.is_closing():
+                with contextlib.suppress(OSError, RuntimeError):  # the client has left
+                    self._writer.write(data)
+                    await self._writer.drain()
+                    return
+            await self._protocol.handle(Closed())
+            await anyio.lowlevel.checkpoint()  # one who goes on writing must not keep the loop from all else
+
+    def _leave(self) -> None:
         """The answer is sent and the client still sends: say that nothing more comes, drop what does for a while."""
         self._left_at = time.monotonic()
-        if self.writer.can_write_eof():
-            self.writer.write_eof()
+        with contextlib.suppress(OSError, RuntimeError):  # the client has left
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
         if self._reading is not None:
             self._reading.deadline = min(self._reading.deadline, anyio.current_time() + LINGER_S)
-        await self.idle_task.restart(self._task_group, self._idle_timeout)  # which a stop of the server ends at once
+        self._be_idle()  # which a stop of the server ends at once
 
     async def _read_data(self) -> None:
         try:
-            while not self.reader.at_eof():
-                if not self.protocol.is_within_body():
+            while not self._reader.at_eof():
+                if not self._protocol.is_within_body():
                     self._slowness = Slowness()
-                    data = await self.reader.read(MAX_RECV)
+                    data = await self._reader.read(MAX_RECV)
                 elif (part := await self._read_of_body()) is not None:
                     data = part
                 else:
                     break
                 if self._left_at is None:
-                    await self.protocol.handle(RawData(data))
-        except (OSError, SSLError):
+                    await self._protocol.handle(RawData(data))
+        except OSError:
             pass
-        await self.protocol.handle(Closed())
+        self._be_busy()
+        await self._protocol.handle(Closed())
 
     async def _read_of_body(self) -> bytes | None:
         """The next bytes of a body that is not complete; None when they are not waited for any more."""
         while True:
             wait_s, asked_at = self._patience(), anyio.current_time()
             with anyio.CancelScope(deadline=asked_at + wait_s) as self._reading:
-                data = await self.reader.read(MAX_RECV)
+                data = await self._reader.read(MAX_RECV)
                 self._slowness.waited_s += anyio.current_time() - asked_at
                 self._slowness.received += len(data)
                 return data
             if self._left_at is not None or self._slowness.is_told:
                 return None
             self._slowness.is_told = True
-            await self.protocol.tell_too_slow()
+            await self._protocol.tell_too_slow()
 
     def _patience(self) -> float:
         if self._left_at is not None:
             return self._left_at + LINGER_S - time.monotonic()
-        if self.protocol.awaits_invitation():
+        if self._protocol.awaits_invitation():
             return float("inf")
         return BODY_STALL_S if self._slowness.is_told else self._slowness.patience()
 
@@ -351,6 +403,3 @@ def peer_uid(fd: int) -> int:
     with socket.socket(fileno=os.dup(fd)) as peer:
         _, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return int(uid)
-
-
-hypercorn_run.TCPServer = Connection  # type: ignore[attr-defined]

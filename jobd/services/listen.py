@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 BACKLOG = 1024
 #: The longest path that a client can connect to.
 SOCKET_PATH_BYTES = 107
-#: Descriptors for everything that is no HTTP connection: databases, children, files.
-OTHER_DESCRIPTORS = 300
+#: Descriptors for all but the connections that count: databases, children, files, and for each listener the places that
+#: are kept for /livez and connections that are just being evicted (`jobd.services.accept`).
+OTHER_DESCRIPTORS = 400
 
 
 class TlsFiles(NamedTuple):

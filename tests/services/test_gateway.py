@@ -324,5 +324,5 @@ async def test_gateway_that_failed_serves_again_on_the_same_listener(listener: s
     async with serving(listener) as gateway:
         _, answer = await gateway.ask("/livez")
 
-    assert "startup" in str(root_cause(raised.value))
+    assert "cannot begin" in str(root_cause(raised.value))
     assert answer.endswith(b"alive")
