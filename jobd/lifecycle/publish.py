@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection
 
 SELECT_FOR_PUBLISH = statement("select_for_publish")
+QUEUES_WITH_WORK = statement("queues_with_work")
 PROMOTE_DUE = statement("promote_due")
 LOOK_AHEAD = statement("look_ahead")
 
@@ -51,6 +52,10 @@ async def select_for_publish(
     """The first `most` jobs of each queue in the order in which they shall run, without `known` and paused ones."""
     rows = await fetch(connection, SELECT_FOR_PUBLISH, list(queues), most, list(known))
     return [Offer(**{name: row[name] for name in Offer.__struct_fields__}) for row in rows]
+
+
+async def queues_with_work(connection: Connection) -> set[str]:
+    return {row["queue"] for row in await fetch(connection, QUEUES_WITH_WORK)}
 
 
 async def promote_due(connection: Connection, *, most: int = 1000, now: datetime | None = None) -> list[UUID]:

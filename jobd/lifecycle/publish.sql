@@ -17,6 +17,10 @@ CROSS JOIN LATERAL (
 ) first
 ORDER BY q.n, first.order_at, first.id;
 
+-- name: queues_with_work
+-- The queues in which jobs wait or run, whichever node has them in its configuration. Reads only.
+SELECT queue FROM queue_counts GROUP BY queue HAVING sum(queued + running) > 0;
+
 -- name: promote_due
 -- Gives jobs whose time has come their place in the queue, the longest due first.
 -- $1 most int, $2 now timestamptz or null (tests only)

@@ -33,6 +33,7 @@ from jobd.services.callers import Caller, Callers
 from jobd.store.postgres import translated
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
+from jobd.stream.project import make_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,6 +109,9 @@ class Dispatcher:
         #: The queues that a waiting read would hear of now.
         self._listening: frozenset[str] = frozenset()
         self._interrupting = False
+        #: The epoch in which this node began to read, and the streams that it has read from since then.
+        self._epoch: Any = None
+        self._has_read: set[str] = set()
 
     # -- callers -----------------------------------------------------------------------------------------------
 
@@ -288,14 +292,30 @@ class Dispatcher:
                 GROUP, self.consumer, dict.fromkeys(streams, ">"), count=count, block=block_ms
             )
         except redis.exceptions.ResponseError as error:
-            if "NOGROUP" in str(error) or "UNBLOCKED" in str(error) or "WRONGTYPE" in str(error):
-                await self._transport.client.delete(EPOCH)  # something was lost: the relay tells everything anew
-            raise
+            if not any(word in str(error) for word in ("NOGROUP", "UNBLOCKED", "WRONGTYPE")):
+                raise
+            await self._make_groups(list(streams))
+            return []
+        if self._epoch is None or not self._has_read.issuperset(streams):
+            self._epoch = await self._transport.client.get(EPOCH)
+            self._has_read.update(streams)
         return [
             _Message(streams[stream.decode()], message_id.decode(), fields or {})
             for stream, messages in answer or ()
             for message_id, fields in messages
         ]
+
+    async def _make_groups(self, streams: Sequence[str]) -> None:
+        """Make what a read found missing. Perhaps this node is the first to have the queue; but what it has read from
+        before was lost, and unless the relay has seen that already, it is told by a missing epoch.
+        """
+        client = self._transport.client
+        if not self._has_read.isdisjoint(streams) and await client.get(EPOCH) == self._epoch:
+            await client.delete(EPOCH)
+        self._epoch = None
+        self._has_read.clear()
+        for stream in streams:
+            await make_group(client, stream)
 
     async def _open_reader(self) -> redis.asyncio.Redis:
         if self._reader is None:

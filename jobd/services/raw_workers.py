@@ -30,6 +30,7 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import CHUNK_EVENTS, OutOfStep, Telling, append_events
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
+from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import read_jobs
 from jobd.lifecycle.read_back import claims_that_stand
 from jobd.results import ResultNotKept
@@ -111,7 +112,7 @@ class RawWorkers:
                         await handle.stop.wait()
 
     async def run_once(self, session: Connection) -> None:
-        for queue in self._config().queues:
+        for queue in {*self._config().queues, *await queues_with_work(session)}:
             await self._meet_new_ones(session, stream_of(queue))
         if self._held:
             ended = await self._look_at_hashes()

@@ -25,7 +25,7 @@ import anyio
 from jobd.job.history import LAST_EVENTS, START
 from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
-from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
+from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.services import wake
 from jobd.store.leader import leading
@@ -40,6 +40,7 @@ from jobd.stream.project import (
     change_of_job,
     change_of_live,
     in_calls,
+    make_group,
     merged,
     note_of,
     offer_of,
@@ -141,7 +142,7 @@ class Relay:
             yield session
 
     async def _lead(self, handle: Handle, session: Connection) -> None:
-        self._forget()
+        await self._forget(session)
         await self._meet_redis(session)
         while not handle.stop.is_set():
             await self._sweep(session)
@@ -161,8 +162,8 @@ class Relay:
             if await self._look_ahead(session):
                 return
 
-    def _forget(self) -> None:
-        queues = self._config().queues
+    async def _forget(self, session: Connection) -> None:
+        queues = {*self._config().queues, *await queues_with_work(session)}
         self._offered = {queue: set() for queue in queues}
         self._ahead = {queue: set() for queue in queues}
         self._paused = set()
@@ -199,6 +200,7 @@ class Relay:
         if skip and self._has_new_pauses:
             return NOTHING_TO_DO
         told = await read_outbox(session, most=COMMITS, skip=skip)
+        await self._meet_queues({one.queue for one in told if one.queue is not None})
         self._note(told)
         if self._has_new_pauses or time.monotonic() >= self._due_at:
             await self._look_ahead(session, is_calm=not skip)
@@ -206,6 +208,12 @@ class Relay:
         return self._work(told, offers + await self._offers(session))
 
     # -- streams -----------------------------------------------------------------------------------------------
+
+    async def _meet_queues(self, queues: set[str]) -> None:
+        """Serve queues that only another node has in its configuration, from their first job on."""
+        for queue in queues - self._offered.keys():
+            await make_group(self._transport.client, stream_of(queue))
+            self._offered[queue], self._ahead[queue] = set(), set()
 
     def _room(self) -> dict[str, int]:
         """Of the streams that are to be topped up: asking for every single place would cost too much."""
@@ -333,8 +341,8 @@ class Relay:
         self._epoch = await session.fetchval(
             "UPDATE installation SET epoch = epoch + 1 RETURNING id::text || '/' || epoch"
         )
-        queues = list(self._config().queues)
-        self._forget()
+        await self._forget(session)
+        queues = list(self._offered)
         projector = Projector(self._transport.client)
         await projector.prepare(self._epoch, queues)
         while told := await read_outbox(session, most=COMMITS):  # first what happened, then what stands

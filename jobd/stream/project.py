@@ -237,7 +237,7 @@ class Projector:
     async def prepare(self, epoch: str, queues: Sequence[str]) -> None:
         """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest."""
         for queue in queues:
-            await self._make_group(stream_of(queue))
+            await make_group(self._client, stream_of(queue))
         await self._client.set(RUN, await self._run_id())
         await self._client.set(EPOCH, epoch)
 
@@ -254,15 +254,17 @@ class Projector:
         count: Any = await self._client.register_script(WITHDRAW)(keys=[stream_of(queue)], args=[GROUP])
         return int(count)
 
-    async def _make_group(self, stream: str) -> None:
-        try:
-            await self._client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if "WRONGTYPE" in str(error):
-                await self._client.rename(stream, f"jobd:aside:{stream}")
-                await self._client.xgroup_create(stream, GROUP, id="0", mkstream=True)
-            elif "BUSYGROUP" not in str(error):
-                raise
+
+async def make_group(client: redis.asyncio.Redis, stream: str) -> None:
+    """Make a stream and its group, unless they are there; a key of the wrong type in the way is moved aside."""
+    try:
+        await client.xgroup_create(stream, GROUP, id="0", mkstream=True)
+    except ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            await client.rename(stream, f"jobd:aside:{stream}")
+            await make_group(client, stream)
+        elif "BUSYGROUP" not in str(error):
+            raise
 
 
 def in_calls(

@@ -68,6 +68,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "prune_memories": (None, "?column?"),
     "queue_heads": (None, "queue waits_s"),
     "queue_stats": (QueueStats, ""),
+    "queues_with_work": (None, "queue"),
     "read_attempts": (Attempt, ""),
     "read_back_claims": (ClaimedJob, ""),
     "read_back_jobs": (None, "id"),

@@ -145,8 +145,8 @@ async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
             return False
 
     relay = Relay(small.database, small.transport, Ticks(), lambda: small.config)
-    relay._forget()
     async with small.database.pool.acquire() as session:
+        await relay._forget(session)
         await look_ahead(session)  # the first time, the driver has questions of its own
         with session.query_logger(lambda query: asked.append(query.query)):
             await relay._rest(handle, session)
