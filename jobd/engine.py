@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import asyncpg
+import msgspec
 
 from jobd.batch import Batcher, NotApplied
 from jobd.errors import ServerDown
@@ -87,11 +88,18 @@ class Engine:
         return answers
 
     async def claim(self, asks: Sequence[Ask]) -> list[ClaimAnswer | Exception]:
-        return await self._claims.submit_many(asks)
+        """Claim what messages speak of. Its lease counts from here, however often the claim has to be sent."""
+        sent_at = time.monotonic()
+        answers = await self._claims.submit_many(asks)
+        return [
+            msgspec.structs.replace(answer, sent_at=sent_at) if isinstance(answer, ClaimedJob) else answer
+            for answer in answers
+        ]
 
     async def poll_claim(self, queues: Sequence[str], owner_id: str, most: int) -> list[ClaimedJob]:
         """Claim without messages. After `ServerDown` a claim may stand that nobody knows of; it ends with its lease."""
         database, config = await self._open(), self._config()
+        sent_at = time.monotonic()
         with translated(database.url):
             claimed = await poll_claim(
                 database.pool,
@@ -103,7 +111,7 @@ class Engine:
             )
         if claimed:
             self._on_commit()
-        return claimed
+        return [msgspec.structs.replace(job, sent_at=sent_at) for job in claimed]
 
     async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal | LeaseLost | Exception]:
         return await self._heartbeats.submit_many(beats)

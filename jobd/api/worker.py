@@ -7,6 +7,7 @@ or nothing is known.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -48,6 +49,7 @@ _NO_TOKEN = UUID(int=0)
 
 async def claim(call: Call) -> Response:
     asked = await read_json(call.request, wire.ClaimRequest, CLAIM_BYTES)
+    arrived_at = time.monotonic()
     check_worker_id(asked.worker_id)
     queues = _queues(call, asked.streams)
     wait_ms = min(asked.max_wait_ms, wire.MAX_WAIT_MS)
@@ -56,10 +58,9 @@ async def claim(call: Call) -> Response:
     if not _is_draining(call):
         found = await _wait_for_jobs(call, queues, asked.worker_id, most, wait_ms / 1000)
     jobs = [_claimed(call, job) for job in found]
-    if asked.max_jobs is not UNSET:
-        return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, jobs=jobs))
-    only = msgspec.structs.asdict(jobs[0]) if jobs else {}
-    return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, **only))
+    after_ms = int((min(job.sent_at for job in found) - arrived_at) * 1000) if found else UNSET
+    only = {"jobs": jobs} if asked.max_jobs is not UNSET else msgspec.structs.asdict(jobs[0]) if jobs else {}
+    return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, claimed_after_ms=after_ms, **only))
 
 
 def _queues(call: Call, streams: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -41,7 +42,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None
 
 
-class ClaimedJob(msgspec.Struct, frozen=True):
+class ClaimRow(msgspec.Struct, frozen=True):
     """In the order of the statements' columns."""
 
     job_id: UUID
@@ -65,13 +66,18 @@ class ClaimedJob(msgspec.Struct, frozen=True):
     lease_ttl_s: float | None = None
 
 
+class ClaimedJob(ClaimRow, frozen=True):
+    #: When its claim was sent, by time.monotonic(): its lease ends no earlier than its time after that.
+    sent_at: float = msgspec.field(default_factory=time.monotonic)
+
+
 class Unknown(msgspec.Struct, frozen=True):
     """No such job here (yet: a message may be ahead of a standby that became the primary)."""
 
 
 ClaimAnswer = ClaimedJob | NotClaimable | DeadLettered | Canceled | Unknown
 
-_COLUMNS = len(ClaimedJob.__struct_fields__)
+_COLUMNS = len(ClaimRow.__struct_fields__)
 
 
 async def claim(

@@ -157,7 +157,7 @@ class Claims:
             max_wait_ms=int(wait_s * 1000),
             max_jobs=min(len(line.waiters), wire.MAX_CLAIMED),
         )
-        line.calling_since = called_at = time.monotonic()
+        line.calling_since = called_at = await self._session.turn()
         try:
             answer = await self._session.post("claim", request, wire.ClaimAnswer, wait_s)
         except ClientError as error:
@@ -165,7 +165,10 @@ class Claims:
             return []
         finally:
             line.calling_since = None
-        jobs = [] if answer.jobs is UNSET else [self._claimed(queue, job) for job in answer.jobs]
+        sent_at = time.monotonic()  # a jobd that does not say when it claimed leaves us no better guess
+        if answer.claimed_after_ms is not UNSET:
+            sent_at = min(sent_at, called_at + max(0, answer.claimed_after_ms) / 1000)
+        jobs = [] if answer.jobs is UNSET else [self._claimed(queue, job, sent_at) for job in answer.jobs]
         if not jobs and time.monotonic() - called_at < wait_s / 2:
             await anyio.sleep(random.uniform(0, SHORT_S))
         return jobs
@@ -178,7 +181,7 @@ class Claims:
         if self._must_answer and not self._session.was_up:
             raise ServerRefused(f"no jobd at {self._session.url}: {error}") from error
 
-    def _claimed(self, queue: str, job: wire.ClaimedJob) -> ClaimedJob:
+    def _claimed(self, queue: str, job: wire.ClaimedJob, sent_at: float) -> ClaimedJob:
         self._note_lease(Leases(ttl_s=job.lease_ttl_seconds, heartbeat_s=job.heartbeat_interval_seconds))
         return ClaimedJob(
             job_id=job.job_id,
@@ -198,6 +201,7 @@ class Claims:
             stream=job.stream,
             message_id=job.message_id,
             lease_ttl_s=job.lease_ttl_seconds,
+            sent_at=sent_at,
         )
 
     def _note_lease(self, told: Leases) -> None:

@@ -153,7 +153,12 @@ def renewals_in(answer: wire.HeartbeatAnswer) -> list[Renewal | LeaseLost]:
 def _renewal(answer: wire.Heartbeat) -> Renewal | LeaseLost:
     if not answer.ok or answer.lease_expires_at is None:
         return LeaseLost()
-    return Renewal(lease_expires_at=answer.lease_expires_at, claim_version=0, cancel_requested=answer.cancel)
+    return Renewal(
+        lease_expires_at=answer.lease_expires_at,
+        claim_version=0,
+        cancel_requested=answer.cancel,
+        lease_ttl_s=answer.lease_ttl_seconds,
+    )
 
 
 def _parts(tellings: Sequence[Telling]) -> Iterator[list[Telling]]:

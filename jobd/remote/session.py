@@ -48,6 +48,10 @@ class Session(AsyncClient):
         """As it may be shown."""
         return self._settings.url
 
+    async def turn(self) -> float:
+        """Wait until a call may be made, which is now; as time.monotonic() has it."""
+        return await self._pace.wait()
+
     async def post(self, verb: str, body: object, kind: type[T], hold_s: float = 0.0, *, is_urgent: bool = False) -> T:
         """The answer; raises ClientError. `hold_s`: how much longer than usual it may take."""
         called_at = await self._pace.wait(is_urgent=is_urgent)

@@ -26,7 +26,7 @@ import asyncpg
 
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.store.postgres import SESSION
-from jobd.task_settings import shortest_heartbeat_s, shortest_lease_s
+from jobd.task_settings import lease_ttl_s, shortest_heartbeat_s, shortest_lease_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -149,13 +149,13 @@ class LeaseGuard:
         return [hold for hold in holds if now - hold.renewed_at > hold.heartbeat_s(leases) / 2]
 
     async def _renew(self, holds: Sequence[Hold]) -> None:
-        sent_at, ttl_s = time.monotonic(), self._config().leases.ttl_s
+        sent_at, leases = time.monotonic(), self._config().leases
         beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
-        answers = await self._line.renew(beats, ttl_s)
+        answers = await self._line.renew(beats, leases.ttl_s)
         self.renewed += len(holds)
         for hold, answer in zip(holds, answers, strict=True):
             if isinstance(answer, Renewal):
-                hold.renewed_at = max(hold.renewed_at, sent_at)
+                hold.grant(sent_at, lease_ttl_s(leases, answer.lease_ttl_s))
                 if answer.cancel_requested and not hold.cancel.is_set():
                     self._tell(hold.stop)
             else:

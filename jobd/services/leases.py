@@ -1,7 +1,8 @@
 """Keeps the leases of the jobs that run in this process: all renewed together, one statement for all of them.
 
-A holder is told at once when its lease is lost, when it could not be renewed in time by this process's own clock, or
-when its job is to be canceled. While jobd drains this is among the last to stop: who finishes a job needs its lease.
+A holder is told at once when its lease is lost, when it could not be renewed in time by this process's own clock (see
+`lease_timer.py`), or when its job is to be canceled. While jobd drains this is among the last to stop: who finishes a
+job needs its lease.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import anyio
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
+from jobd.services.lease_timer import MARGIN, Lease, LeaseTimer
 from jobd.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
 
 if TYPE_CHECKING:
@@ -24,23 +26,20 @@ if TYPE_CHECKING:
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.service import Handle
 
-#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
-MARGIN = 0.1
 #: How often it looks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
 LOOK = 0.25
 
 
-class Hold:
+class Hold(Lease):
     """A claimed job in the hands of a holder in this process."""
 
-    def __init__(self, job: ClaimedJob, renewed_at: float) -> None:
+    def __init__(self, job: ClaimedJob, ttl_s: float) -> None:
+        super().__init__(job.sent_at, ttl_s)
         self.job = job
         #: Set when the lease is lost: stop at once and write nothing more.
         self.lost = anyio.Event()
         #: Set when the job is to be canceled.
         self.cancel = anyio.Event()
-        #: When the newest renewal that was granted had been sent.
-        self.renewed_at = renewed_at
         #: Called when either is set: whoever runs the job need not wait for both.
         self.on_stop: Callable[[], None] = _nothing
 
@@ -84,13 +83,15 @@ class LeaseKeeper:
         self._engine = engine
         self._config = config
         self._holds: dict[UUID, Hold] = {}
+        self._timer = LeaseTimer(self._kept, Hold.lose)
         #: Around the pause between two looks.
         self._pause = anyio.CancelScope()
 
     def hold(self, job: ClaimedJob) -> Hold:
         """Keep this job's lease alive until it is let go."""
-        hold = Hold(job, time.monotonic())
+        hold = Hold(job, lease_ttl_s(self._config().leases, job.lease_ttl_s))
         self._holds[job.attempt_id] = hold
+        self._timer.watch(hold)
         # Its lease may be shorter than any that was known when the present pause began.
         look_at = anyio.current_time() + hold.heartbeat_s(self._config().leases) * LOOK
         if look_at < self._pause.deadline:
@@ -103,6 +104,9 @@ class LeaseKeeper:
     def holds(self) -> list[Hold]:
         """All of them; may be asked from any thread."""
         return list(self._holds.values())
+
+    def _kept(self) -> list[Hold]:
+        return [hold for hold in self._holds.values() if not hold.lost.is_set()]
 
     def cancel(self, job_id: UUID) -> None:
         """Tell the holder of this job at once, if it is in this process; others hear of it when they renew."""
@@ -118,12 +122,12 @@ class LeaseKeeper:
                 await handle.stop.wait()
             handle.beat()
             now, leases = time.monotonic(), config.leases
-            due = [hold for hold in self._holds.values() if hold.is_due(now, leases) and not hold.lost.is_set()]
+            due = [hold for hold in self._kept() if hold.is_due(now, leases)]
             if due:
                 await self._renew(due, leases)
 
     async def _renew(self, holds: Sequence[Hold], leases: Leases) -> None:
-        """One renewal for all. Whoever could not be renewed by its own clock has lost, whatever the answer will be."""
+        """One renewal for all. One that hangs is given up early enough for another try."""
         sent_at = time.monotonic()
         beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
         answers: Sequence[Renewal | LeaseLost | Exception] = []
@@ -131,11 +135,8 @@ class LeaseKeeper:
             answers = await self._engine.heartbeat(beats)
         for hold, answer in zip(holds, answers, strict=False):
             if isinstance(answer, Renewal):
-                hold.renewed_at = max(hold.renewed_at, sent_at)
+                hold.grant(sent_at, lease_ttl_s(leases, answer.lease_ttl_s))
                 if answer.cancel_requested and not hold.cancel.is_set():
                     hold.stop()
             elif isinstance(answer, LeaseLost):
-                hold.lose()
-        for hold in holds:
-            if time.monotonic() - hold.renewed_at > hold.ttl_s(leases) * (1 - MARGIN):
                 hold.lose()

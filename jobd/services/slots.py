@@ -107,13 +107,19 @@ class _Run:
         #: Around the report, which has a deadline of its own from its beginning on.
         self.report_scope = anyio.CancelScope(shield=True)
         self.handed_back = False
+        #: Whether its handler was started. Before that, a job whose lease is over can be handed back uncharged.
+        self.began = False
         hold.on_stop = self.stop
 
     def stop(self) -> None:
         self.context.cancelled = True
         self.scope.cancel()
-        if self.hold.lost.is_set():
+        if not self.may_report:
             self.report_scope.cancel()  # nobody would believe it any more
+
+    @property
+    def may_report(self) -> bool:
+        return not (self.began and self.hold.lost.is_set())
 
     def hand_back(self, within_s: float = LAST_REPORT_S) -> None:
         self.handed_back = True
@@ -252,6 +258,10 @@ class Slots:
     async def _result_of(self, run: _Run) -> bytes | TaskFailed | None:
         """The result as JSON, or why there is none; None if nobody is to be told."""
         result: bytes | TaskFailed | None = None
+        if run.hold.is_over():  # its claim was answered late, or this process stood still: another may have it by now
+            run.hand_back()
+            return None
+        run.began = True
         with run.scope:
             try:
                 result = await self._checked(await self._run(run))
@@ -317,7 +327,7 @@ class Slots:
         with run.report_scope:
             if not run.hold.lost.is_set():
                 await self._sink.flush(run.teller)
-            while not run.hold.lost.is_set():
+            while run.may_report:
                 try:
                     self._note(run, result, await self._write(run, result))
                     return

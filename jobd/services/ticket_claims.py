@@ -1,8 +1,9 @@
 """The claims of one ticket poller: taken from the one lease engine, renewed together, given up or lost.
 
 A renewal shows the claim's version, so that of two who believe to hold a claim one learns that it does not. A claim
-that was lost, or that could not be renewed in time by this process's own clock, is told to its holder at once, who then
-stops and writes nothing; the statements would refuse it anyway, since each of them proves the lease.
+that was lost, or that could not be renewed in time by this process's own clock (see `lease_timer.py`), is told to its
+holder at once, who then stops and writes nothing; the statements would refuse it anyway, since each of them proves the
+lease.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import anyio
 import msgspec
 
 from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
+from jobd.services.lease_timer import MARGIN, Lease, LeaseTimer
 from jobd.tickets.take_back import free_claims_of
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 #: Claims are short, however long the leases of jobs may be.
 LONGEST_TTL_S = 120.0
 LONGEST_HEARTBEAT_S = 30.0
-#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
-MARGIN = 0.1
 #: How often it looks for claims to renew, as a part of the heartbeat.
 LOOK = 0.25
 
@@ -44,11 +44,10 @@ class OwnerNames(msgspec.Struct, frozen=True):
         return OwnerNames(f"{self.owner_id}:{poller}", tuple(f"{name}:{poller}" for name in self.dead))
 
 
-class Claim:
-    def __init__(self, record: LeaseRecord, renewed_at: float) -> None:
+class Claim(Lease):
+    def __init__(self, record: LeaseRecord, sent_at: float, ttl_s: float) -> None:
+        super().__init__(sent_at, ttl_s)
         self.record = record
-        #: When the newest renewal that was granted had been sent.
-        self.renewed_at = renewed_at
         self.is_lost = False
         #: Called when it is lost.
         self.on_lost: Callable[[], None] = _nothing
@@ -81,6 +80,7 @@ class Claims:
         self._owners = owners
         self._config = config
         self._held: dict[UUID, Claim] = {}
+        self._timer = LeaseTimer(self._held.values, self._lose)
 
     @property
     def ttl_s(self) -> float:
@@ -94,13 +94,21 @@ class Claims:
         return len(self._held)
 
     async def acquire(self, resource_ids: Sequence[UUID]) -> list[Claim]:
-        """Claim what is free or expired, in the order asked for; what another holds is left out."""
-        sent_at = time.monotonic()
+        """Claim what is free or expired, in the order asked for; what another holds is left out.
+
+        So is what was answered too late to begin with it.
+        """
+        sent_at, ttl_s = time.monotonic(), self.ttl_s
         records = await acquire(
-            self._database.pool, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=self.ttl_s
+            self._database.pool, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=ttl_s
         )
-        claims = [Claim(record, sent_at) for record in records if record is not None]
-        self._held.update((claim.resource_id, claim) for claim in claims)
+        claims = [Claim(record, sent_at, ttl_s) for record in records if record is not None]
+        if claims and claims[0].is_over():
+            await self.release(claims)
+            return []
+        for claim in claims:
+            self._held[claim.resource_id] = claim
+            self._timer.watch(claim)
         return claims
 
     def forget(self, claims: Iterable[Claim]) -> None:
@@ -135,17 +143,17 @@ class Claims:
             await self._renew(due)
 
     async def _renew(self, due: Sequence[Claim]) -> None:
-        sent_at = time.monotonic()
-        records: Sequence[LeaseRecord | None] | None = None
-        with anyio.move_on_after(self.ttl_s * (1 - MARGIN) / 2):
-            records = await renew(self._database.pool, self._kind, [claim.grip for claim in due], ttl_s=self.ttl_s)
-        for claim, record in zip(due, records or [claim.record for claim in due], strict=True):
+        """One renewal for all. One that hangs is given up early enough for another try."""
+        sent_at, ttl_s = time.monotonic(), self.ttl_s
+        records: Sequence[LeaseRecord | None] = []
+        with anyio.move_on_after(ttl_s * (1 - MARGIN) / 2):
+            records = await renew(self._database.pool, self._kind, [claim.grip for claim in due], ttl_s=ttl_s)
+        for claim, record in zip(due, records, strict=False):
             if record is None:
                 self._lose(claim)
-            elif records is not None:
-                claim.record, claim.renewed_at = record, sent_at
-            elif time.monotonic() - claim.renewed_at > self.ttl_s * (1 - MARGIN):
-                self._lose(claim)
+            else:
+                claim.record = record
+                claim.grant(sent_at, ttl_s)
 
     def _lose(self, claim: Claim) -> None:
         """Unless it was given up while the renewal was under way."""

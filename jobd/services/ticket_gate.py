@@ -91,7 +91,8 @@ class Gate(Poller):
         fast = [claim for claim in claimed if claim.resource_id in cases and not cases[claim.resource_id].apart]
         if fast:
             await self._apart(fast, lambda some: self._judge(some, cases))
-        left = [claim for claim in claimed if claim.resource_id in cases and cases[claim.resource_id].apart]
+        held = [claim for claim in claimed if claim.resource_id in cases and not claim.is_lost]
+        left = [claim for claim in held if cases[claim.resource_id].apart]
         room = AT_ONCE - len(self._slow)
         for claim in left[:room]:
             self._slow[claim.resource_id] = anyio.CancelScope()

@@ -124,7 +124,7 @@ class Runner(Poller):
         claimed = await self.claims.acquire(wanted) if wanted else []
         orders = await read_for_run(self._database.pool, [claim.resource_id for claim in claimed]) if claimed else {}
         for claim in claimed:
-            if claim.resource_id in orders:
+            if claim.resource_id in orders and not claim.is_lost:
                 self._hold(claim, orders[claim.resource_id])
         await self.claims.release([claim for claim in claimed if claim.resource_id not in orders])
         return len(wanted) == PAGE

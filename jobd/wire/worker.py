@@ -73,6 +73,9 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     claimed: bool
     #: How long this claim would have waited.
     max_wait_ms: int
+    #: How long after this call had arrived its jobs were claimed. Their leases count from then: by a worker's own clock
+    #: from when it sent the call plus this, however late the answer arrives.
+    claimed_after_ms: int | UnsetType = UNSET
     job_id: UUID | UnsetType = UNSET
     attempt_id: UUID | UnsetType = UNSET
     #: Proves that a heartbeat or report comes from the holder. Keep it out of logs.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import uuid
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,8 @@ def test_claim_of_many_brings_what_is_there_and_no_more_than_asked_for(yard: Dep
 
     answers = [claim_many(yard, 2), claim_many(yard, 2)]
 
-    assert [(answer["claimed"], list(answer)) for answer in answers] == [(True, ["claimed", "max_wait_ms", "jobs"])] * 2
+    fields = ["claimed", "max_wait_ms", "claimed_after_ms", "jobs"]
+    assert [(answer["claimed"], list(answer)) for answer in answers] == [(True, fields)] * 2
     claimed = [job for answer in answers for job in answer["jobs"]]
     assert {job["job_id"] for job in claimed} == jobs
     assert max(len(answer["jobs"]) for answer in answers) == 2
@@ -172,8 +174,19 @@ def test_claim_of_many_has_the_fields_of_a_claim_of_one(yard: Depot) -> None:
     one = yard.claim("jobs:stream:slow")
     (other,) = claim_many(yard, 5)["jobs"]
 
-    assert one.keys() - other.keys() == {"claimed", "max_wait_ms"}
+    assert one.keys() - other.keys() == {"claimed", "max_wait_ms", "claimed_after_ms"}
     assert other.keys() <= one.keys()
+
+
+def test_claim_says_how_long_after_its_arrival_the_job_was_claimed(yard: Depot) -> None:
+    began = time.monotonic()
+    waiting = InBackground(yard.claim, "jobs:stream:slow", max_wait_ms=10_000)
+    time.sleep(1.0)  # long enough for the claim to arrive
+    yard.submit(queue="slow")
+
+    claimed = waiting.answer()
+
+    assert 100 < claimed["claimed_after_ms"] <= (time.monotonic() - began) * 1000
 
 
 def test_claim_of_many_without_a_job_says_so(yard: Depot) -> None:

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 import jobd.lifecycle
-from jobd.lifecycle.claim import ClaimedJob
+from jobd.lifecycle.claim import ClaimRow
 from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
 from jobd.lifecycle.outbox import Live, Told
@@ -39,7 +39,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "append_events": (None, "n attempt_no last_n"),
     "append_audit": None,
     "cancel_jobs": (None, "job_id status"),
-    "claim_jobs": (ClaimedJob, "n"),
+    "claim_jobs": (ClaimRow, "n"),
     "complete_if_leased": (None, "n"),
     "create_token": None,
     "enqueue_jobs": (None, "id created_at"),
@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "outbox_depth": (OutboxDepth, ""),
     "pause_queue": None,
     "point_keys": None,
-    "poll_claim_jobs": (ClaimedJob, ""),
+    "poll_claim_jobs": (ClaimRow, ""),
     "promote_due": (None, "job_id queue"),
     "prune_jobs": (Pruned, ""),
     "prune_memories": (None, "?column?"),
@@ -70,7 +70,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "queue_stats": (QueueStats, ""),
     "queues_with_work": (None, "queue"),
     "read_attempts": (Attempt, ""),
-    "read_back_claims": (ClaimedJob, ""),
+    "read_back_claims": (ClaimRow, ""),
     "read_back_jobs": (None, "id"),
     "read_history": (
         None,
@@ -91,7 +91,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "revoke_tokens": (None, "id name"),
     "select_for_publish": (Offer, ""),
     "take_keys": (None, "principal key job_id body_hash"),
-    "take_over_jobs": (ClaimedJob, "status"),
+    "take_over_jobs": (ClaimRow, "status"),
     "told_before": (None, "n attempt_no last_n told_n"),
 }
 

@@ -1,4 +1,4 @@
-"""A line that can be cut: a TCP proxy that lets so many bytes of each answer through."""
+"""A line that can be cut or fall silent: a TCP proxy that lets so many bytes of each answer through."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ class Proxy:
         self._is_closed = False
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
+        #: Answers are swallowed, and no connection is cut: those who ask wait.
+        self.is_silent = False
         self._lines: set[socket.socket] = set()
         self._threads[0].start()
 
@@ -62,6 +64,8 @@ class Proxy:
                 if server in readable:
                     if not (part := server.recv(65536)):
                         return
+                    if self.is_silent:
+                        continue
                     if left is not None and len(part) > left:
                         self._cut(client, part[:left])
                         return

@@ -1,0 +1,69 @@
+"""When a lease ends by this process's own clock, and the timer that stops its holder before that.
+
+A lease counts from when the claim, or the newest renewal that was granted, was *sent*: Postgres cannot have counted
+from an earlier time, however late the answer came. The timer waits for nothing but the clock: neither a renewal that
+hangs nor a service that is being restarted delays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: A holder is told to stop this part of the lease before it ends, for its own clock may run slower.
+MARGIN = 0.1
+
+
+class Lease:
+    """What its holder knows of a lease. Times are those of time.monotonic()."""
+
+    def __init__(self, sent_at: float, ttl_s: float) -> None:
+        #: When the newest request that was granted had been sent.
+        self.renewed_at = sent_at
+        #: From then on its holder does nothing more.
+        self.ends_at = sent_at + ttl_s * (1 - MARGIN)
+
+    def grant(self, sent_at: float, ttl_s: float) -> None:
+        """A renewal that was sent then is granted; may be called from any thread."""
+        if sent_at > self.renewed_at:
+            self.renewed_at, self.ends_at = sent_at, sent_at + ttl_s * (1 - MARGIN)
+
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.ends_at
+
+
+L = TypeVar("L", bound=Lease)
+
+
+class LeaseTimer(Generic[L]):
+    """One timer for all leases of a keeper, set to the earliest end that was known when it was set."""
+
+    def __init__(self, kept: Callable[[], Iterable[L]], lose: Callable[[L], None]) -> None:
+        #: The leases that are neither lost nor given up.
+        self._kept = kept
+        self._lose = lose
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
+
+    def watch(self, lease: L) -> None:
+        """Stop its holder when it is over; it is among those kept."""
+        if self._timer is None or lease.ends_at < self._rings_at:
+            self._set(lease.ends_at)
+
+    def _set(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._rings_at = at
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, at - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        for lease in list(self._kept()):
+            if lease.is_over():
+                self._lose(lease)
+        if left := [lease.ends_at for lease in self._kept()]:
+            self._set(min(left))
