@@ -1,14 +1,20 @@
 """Which user the embedded servers run as, and whether that user can get at a path.
 
-Postgres refuses to run as root, so a jobd started as root hands both servers to an account without rights: `jobd`
-if the machine has one (the package makes it), else `nobody`. Any other user's jobd runs them as itself.
+Postgres refuses to run as root, so a jobd started as root hands both servers to an account without rights, `jobd`: the
+package makes it, else the first start does. It is not `nobody`, which others use too: whoever has the servers' account
+can read the database. A data directory from a jobd that did use `nobody` is handed over, or goes on as it is with
+a warning where no account can be made. Any other user's jobd runs the servers as itself.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
+import shlex
+import shutil
 import stat
+import subprocess
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,7 +24,21 @@ from jobd.errors import StartRefused
 if TYPE_CHECKING:
     from pathlib import Path
 
-PREFERRED = ("jobd", "nobody")
+log = logging.getLogger(__name__)
+
+ACCOUNT = "jobd"
+#: What jobd used before it made an account of its own.
+SHARED_ACCOUNT = "nobody"
+#: The first that is installed makes the account.
+MAKERS = (
+    (
+        *("useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"),
+        *("--shell", "/usr/sbin/nologin", "--comment", "jobd job daemon", ACCOUNT),
+    ),
+    ("systemd-sysusers", "--inline", f'u {ACCOUNT} - "jobd job daemon" - /usr/sbin/nologin'),
+)
+ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+MAKER_S = 30.0
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,19 +50,66 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def server_account() -> Account:
+    """The servers' account as far as there is one; makes none."""
     uid = os.geteuid()
-    if uid == 0:
-        for name in PREFERRED:
-            try:
-                entry = pwd.getpwnam(name)
-            except KeyError:
-                continue
-            return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid, dropped=True)
-        raise StartRefused(
-            "no account for the embedded servers: root may not run Postgres and neither user jobd nor nobody exists; "
-            "add one: useradd --system --shell /usr/sbin/nologin jobd"
+    if uid != 0:
+        return Account(name=user_name(uid), uid=uid, gid=os.getegid(), dropped=False)
+    account = _dropped(ACCOUNT) or _dropped(SHARED_ACCOUNT)
+    if account is None:
+        raise StartRefused(f"root may not run Postgres and there is no user {ACCOUNT}; add it: {remedy()}")
+    return account
+
+
+def account_to_start(cluster: Path) -> Account:
+    """The account for servers that are about to be started on `cluster`; root makes it if it is missing."""
+    if os.geteuid() != 0:
+        return server_account()
+    account = _dropped(ACCOUNT) or _make_account()
+    if account is not None:
+        return account
+    shared = _dropped(SHARED_ACCOUNT)
+    if shared is not None and cluster.exists() and cluster.stat().st_uid == shared.uid:
+        log.warning(
+            "the embedded servers run as %s, so other programs of that user can read %s; add a user of their own"
+            " and restart: %s",
+            *(shared.name, cluster, remedy()),
         )
-    return Account(name=user_name(uid), uid=uid, gid=os.getegid(), dropped=False)
+        return shared
+    raise StartRefused(f"root may not run Postgres and there is no user {ACCOUNT} for it; add it: {remedy()}")
+
+
+def remedy() -> str:
+    return shlex.join(MAKERS[0])
+
+
+def _make_account() -> Account | None:
+    """None if it cannot be made here. Another first start may make it at the same moment; either is fine."""
+    for name, *arguments in MAKERS:
+        program = shutil.which(name, path=ADMIN_PATH)
+        if program is None:
+            continue
+        done = subprocess.run(
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=MAKER_S,
+            env={"PATH": ADMIN_PATH, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+        )
+        account = _dropped(ACCOUNT)
+        if account is not None:
+            log.info("made system user %s, which the embedded servers run as", ACCOUNT)
+            return account
+        log.warning("%s cannot make user %s: %s", name, ACCOUNT, (done.stderr or done.stdout).strip()[-200:])
+    return None
+
+
+def _dropped(name: str) -> Account | None:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return None
+    return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid, dropped=True)
 
 
 def user_name(uid: int) -> str:

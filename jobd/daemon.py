@@ -14,7 +14,6 @@ import anyio
 import msgspec
 
 from jobd import config_show, logs
-from jobd.account import server_account
 from jobd.api.app import ENDPOINTS, build_app
 from jobd.api.auth import Doorkeeper
 from jobd.api.disk import Disk
@@ -88,7 +87,7 @@ class Daemon:
     def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
         self._config = with_declared_tasks(loaded.config)
         self._reload = reload
-        self._data_dir = DataDir(Path(loaded.config.data_dir), server_account())
+        self._data_dir = DataDir.to_start(Path(loaded.config.data_dir))
         #: New at every start, so that what a dead jobd owned can never pass for this one's.
         self._incarnation = uuid.uuid4()
 

@@ -3,7 +3,8 @@
     jobd.lock          held while a jobd runs on it; its presence marks the directory as jobd's
     env.json           the three addresses of the last start, for `jobd env`
     secrets/           0700: the Valkey password
-    run/               0700, the servers': unix sockets; a link to a short folder if the path here is too long
+    run/               0700, the servers': unix sockets; if the path here is too long, a link to a short one (its parent
+                       is a folder of our own, so that the servers' account cannot put something else in its place)
     postgres/          0700, the servers': the cluster            postgres.lock, valkey.lock: see locks.py
     results/           0700: results too large for their rows, see results.py
     attempts/          0700: a folder for each command that runs, see tasks/workdir.py
@@ -28,8 +29,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobd import locks
-from jobd.account import can_reach, user_name
+from jobd.account import account_to_start, can_reach, user_name
 from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
+from jobd.host_files import Owner, make_folder, opened_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +47,7 @@ SHORT_FOLDERS = ("/tmp", "/var/tmp")
 FIRST_START_BYTES = 160 << 20
 WARM_START_BYTES = 48 << 20
 RESTORING = "restoring"
+CLUSTER = "postgres"
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +63,13 @@ class DataDir:
         self.path = path
         self.account = account
         self.lock_path = path / "jobd.lock"
-        self.cluster = path / "postgres"
+        self.cluster = path / CLUSTER
         self._held: list[int] = []
+
+    @classmethod
+    def to_start(cls, path: Path) -> DataDir:
+        """For servers that are about to be started; their account is made if need be."""
+        return cls(path, account_to_start(path / CLUSTER))
 
     # -- entering ---------------------------------------------------------------------------------------------
 
@@ -134,18 +142,16 @@ class DataDir:
         """
         return str(self.cluster) if can_reach(self.account, self.cluster) else "/proc/self/cwd"
 
+    @property
+    def server_owner(self) -> Owner:
+        return Owner(self.account.uid, self.account.gid)
+
     def server_lock(self, name: str) -> Path:
         return self.path / f"{name}.lock"
 
     def make_server_folder(self, path: Path) -> None:
         """A 0700 folder of the servers' account; one that belonged to another account is handed over whole."""
-        path.mkdir(mode=0o700, exist_ok=True)
-        if path.stat().st_uid != self.account.uid:
-            for folder, folders, files in os.walk(path):
-                for name in (*folders, *files):
-                    os.chown(os.path.join(folder, name), self.account.uid, self.account.gid, follow_symlinks=False)
-            os.chown(path, self.account.uid, self.account.gid)
-        path.chmod(0o700)
+        make_folder(path, self.server_owner)
 
     def reachable_copy(self, root: Path, parts: Sequence[str], label: str) -> Path:
         """`root` itself if the servers' account can run its `parts` there, else a folder with a copy of them.
@@ -156,7 +162,7 @@ class DataDir:
             return root
         home = self.path / "servers"
         if not can_reach(self.account, home / label / parts[0]):
-            home = self.run / "servers"
+            home = self.run.parent / "servers"
         target = home / label
         if not target.exists():
             home.mkdir(mode=0o755, exist_ok=True)
@@ -243,10 +249,10 @@ class DataDir:
         if not run.is_symlink() and self._is_fit(run):
             self.make_server_folder(run)
             return
+        if self._has_good_link():
+            self.make_server_folder(run.resolve())
+            return
         if run.is_symlink():
-            if run.is_dir() and run.stat().st_uid == self.account.uid and self._is_fit(run.resolve()):
-                self.make_server_folder(run.resolve())
-                return
             run.unlink()
         elif run.exists():
             shutil.rmtree(run)
@@ -255,35 +261,41 @@ class DataDir:
             raise _refused(
                 self.path, f"has a path too long for sockets, and so has {tempfile.gettempdir()}; set TMPDIR"
             )
-        short = Path(tempfile.mkdtemp(prefix="jobd-", dir=home))
+        outer = tempfile.mkdtemp(prefix="jobd-", dir=home)
+        with opened_folder(outer) as fd:
+            os.fchown(fd, -1, self.account.gid)
+            os.fchmod(fd, self._mode())
+        short = Path(outer, "run")
         self.make_server_folder(short)
         run.symlink_to(short)
 
+    def _has_good_link(self) -> bool:
+        """`run` leads to a folder of the servers' account, in a folder of our own that nobody else can write to."""
+        try:
+            short = Path(os.readlink(self.path / "run"))
+            info, outer = short.lstat(), short.parent.lstat()
+        except OSError:
+            return False
+        is_closed = stat.S_ISDIR(outer.st_mode) and outer.st_uid == os.geteuid() and not outer.st_mode & 0o022
+        return is_closed and stat.S_ISDIR(info.st_mode) and info.st_uid == self.account.uid and self._is_fit(short)
+
+    def remove_run(self) -> None:
+        """With the short folder, if there is one; a restore leaves nothing behind."""
+        if self._has_good_link():
+            shutil.rmtree(self.run.parent, ignore_errors=True)
+
     def _keep_run(self) -> None:
         """Cleaners of /tmp leave a folder alone that someone holds an flock on."""
-        fd = os.open(self.run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        self._held.append(fd)
+        for folder in (self.run.parent, self.run):
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            self._held.append(fd)
 
     def _is_fit_home(self, folder: str) -> bool:
-        return os.access(folder, os.W_OK | os.X_OK) and self._is_fit(Path(folder, "jobd-12345678"))
+        return os.access(folder, os.W_OK | os.X_OK) and self._is_fit(Path(folder, "jobd-12345678", "run"))
 
     def _is_fit(self, folder: Path) -> bool:
         return len(os.fsencode(folder / LONGEST_SOCKET)) <= SOCKET_PATH_BYTES and can_reach(self.account, folder)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old content or the new and nothing between; mode 0600."""
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def _copy_readable(source: Path, target: Path) -> None:

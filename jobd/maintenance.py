@@ -61,6 +61,7 @@ async def _postgres_running(config: Config) -> AsyncIterator[str]:
     if data_dir.is_running():
         yield embedded_postgres.url(data_dir)
         return
+    data_dir = DataDir.to_start(data_dir.path)
     data_dir.open()
     try:
         up = anyio.Event()

@@ -30,8 +30,8 @@ from uuid import UUID
 import anyio
 from anyio import to_thread
 
-from jobd.datadir import write_whole
 from jobd.errors import JobdError
+from jobd.host_files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

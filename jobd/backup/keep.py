@@ -9,20 +9,22 @@ configured Postgres is its owner's to back up.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from jobd.backup.make import Backup
-from jobd.backup.output import new_file
+from jobd.backup.output import written
 from jobd.datadir import WARM_START_BYTES
 from jobd.errors import DiskFull
+from jobd.host_files import Owner, make_folder, new_file, opened_folder
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from jobd.config import Config
@@ -65,17 +67,12 @@ class Keeper:
         log.info(
             "the database schema is at %d and will be migrated; kept a backup: %s (%d KiB)", schema, path, size >> 10
         )
-        forget_old(path)
 
     async def _write(self, schema: int) -> Path:
-        folder = self._data_dir.path / FOLDER
-        folder.mkdir(mode=0o700, exist_ok=True)
-        hand_over(folder, self._data_dir.path)
         now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-        path = folder / f"schema-{schema:04d}-{now}.tar"
-        with new_file(path, force=True) as file:
-            await Backup(self._data_dir, self._config, self._progress).write(file, with_results=False)
-        hand_over(path, self._data_dir.path)
+        path = self._data_dir.path / FOLDER / f"schema-{schema:04d}-{now}.tar"
+        with written(kept_file(path), path) as sink:
+            await Backup(self._data_dir, self._config, self._progress).write(sink, with_results=False)
         return path
 
     def _check_space(self, needed: int) -> None:
@@ -93,19 +90,28 @@ async def bytes_needed(connection: Connection) -> int:
     return dump + WARM_START_BYTES
 
 
-def hand_over(path: Path, like: Path) -> None:
-    """What root makes in the data directory of another user's jobd must be that user's, who is to go on with it."""
-    info = like.stat()
-    if os.geteuid() == 0 != info.st_uid:
-        os.chown(path, info.st_uid, info.st_gid)
+@contextlib.contextmanager
+def kept_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file in the folder of automatic backups, which belongs to whoever has the data directory.
+
+    That need not be us: what root makes in the data directory of another user's jobd must be that user's, who is to go
+    on with it, and who may have put a link there.
+    """
+    with opened_folder(os.path.realpath(path.parent.parent)) as data_dir:
+        info = os.fstat(data_dir)
+        owner = Owner(info.st_uid, info.st_gid) if os.geteuid() == 0 != info.st_uid else None
+        make_folder(path.parent.name, owner or Owner(os.geteuid(), os.getegid()), within=data_dir)
+        with opened_folder(path.parent.name, within=data_dir) as folder:
+            with new_file(folder, path.name, owner=owner) as file:
+                yield file
+            _forget_old(folder, path.name)
 
 
-def forget_old(newest: Path) -> None:
+def _forget_old(folder: int, newest: str) -> None:
     """Delete all but the newest few, and what a kill left half written; what people put there stays."""
-    for path in newest.parent.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-    others = sorted(path for path in newest.parent.iterdir() if _NAME.fullmatch(path.name) and path != newest)
-    for path in others[: -(KEPT - 1)]:
-        path.unlink(missing_ok=True)
-        log.info("deleted an old automatic backup: %s", path)
+    names = sorted(os.listdir(folder))
+    others = [name for name in names if _NAME.fullmatch(name) and name != newest]
+    for name in (*(name for name in names if _TEMPORARY.fullmatch(name)), *others[: -(KEPT - 1)]):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+            log.info("deleted an old automatic backup: %s", name)

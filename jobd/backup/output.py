@@ -7,14 +7,15 @@ import errno
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from jobd import host_files
 from jobd.errors import DiskFull, FileRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 
 def check_target(path: Path, *, force: bool) -> None:
@@ -60,22 +61,26 @@ def new_file(path: Path, *, force: bool = False) -> Iterator[Sink]:
     """A file to write to, mode 0600; it gets its name when the block ends well, and is gone if it does not."""
     path = Path(os.path.realpath(path))
     check_target(path, force=force)
-    with explained(path):
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield Sink(file, path)
-            with explained(path):
-                file.flush()
-                os.fsync(file.fileno())
+    with written(_made(path), path) as sink:
+        yield sink
         check_target(path, force=force)  # once more: it took a while
+
+
+@contextlib.contextmanager
+def written(making: AbstractContextManager[BinaryIO], path: Path) -> Iterator[Sink]:
+    """A sink for a file that is being made; what fails when it is opened or finished is explained."""
+    with contextlib.ExitStack() as stack:
         with explained(path):
-            os.rename(temporary, path)
-            sync_folder(path.parent)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+            file = stack.enter_context(making)
+        yield Sink(file, path)
+        with explained(path):
+            stack.close()
+
+
+@contextlib.contextmanager
+def _made(path: Path) -> Iterator[BinaryIO]:
+    with host_files.opened_folder(path.parent) as folder, host_files.new_file(folder, path.name) as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -85,17 +90,6 @@ def standard_output() -> Iterator[Sink]:
     yield Sink(sys.stdout.buffer, "standard output")
     with explained("standard output"):
         sys.stdout.buffer.flush()
-
-
-def sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:  # some network file systems cannot
-        if error.errno != errno.EINVAL:
-            raise
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

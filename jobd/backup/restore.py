@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from anyio import to_thread
 
-from jobd.account import server_account, user_name
+from jobd.account import user_name
 from jobd.backup import keep
 from jobd.backup.archive import Contents, Head, is_result, opened
 from jobd.backup.load import fill
@@ -20,6 +20,7 @@ from jobd.backup.output import explained
 from jobd.backup.staging import check_empty, staged
 from jobd.datadir import FIRST_START_BYTES, DataDir
 from jobd.errors import ConfigError, DiskFull, WrongVersion
+from jobd.host_files import open_beneath
 from jobd.maintenance import connected
 from jobd.results import FOLDER as RESULTS
 from jobd.services import embedded_postgres
@@ -61,7 +62,7 @@ def _check(file: Path) -> Restored:
 async def restore(config: Config, file: Path, results: Path | None, progress: Callable[[str], None]) -> Restored:
     """Restore `file` into the configured data directory, with result files that it lacks from folder `results`."""
     refuse_external(config, "restored into")
-    data_dir = DataDir(Path(config.data_dir), server_account())
+    data_dir = DataDir.to_start(Path(config.data_dir))
     check_empty(data_dir)
     progress("checking the backup")
     with contextlib.ExitStack() as stack:
@@ -142,13 +143,16 @@ def _fetched(refs: list[str], top: Path, results: Path | None) -> list[str]:
         path = top / ref
         if is_result(ref) and path.exists():
             continue
-        source = None if results is None or not is_result(ref) else results / Path(ref).relative_to(RESULTS)
-        if source is None or not source.is_file():
+        try:
+            old = open_beneath(results, *Path(ref).relative_to(RESULTS).parts) if results and is_result(ref) else None
+        except OSError:
+            old = None
+        if old is None:
             missing.append(ref)
             continue
-        with explained(path):
+        with explained(path), old:
             _make_folders(path.parent)
-            with source.open("rb") as old, open(path, "xb", opener=_private) as new:
+            with open(path, "xb", opener=_private) as new:
                 shutil.copyfileobj(old, new)
                 _sync(new)
     return missing

@@ -16,9 +16,10 @@ import shutil
 from typing import TYPE_CHECKING
 
 from jobd import locks
-from jobd.backup.output import explained, sync_folder
+from jobd.backup.output import explained
 from jobd.datadir import RESTORING, DataDir
 from jobd.errors import AlreadyRunning, DataDirRefused
+from jobd.host_files import sync_folder
 from jobd.results import FOLDER as RESULTS
 from jobd.services.embedded_postgres import STOP_ORPHANS
 from jobd.services.embedded_server import clear_orphans
@@ -116,6 +117,5 @@ def _remove(data_dir: DataDir, inner: DataDir) -> None:
     """The marker goes last, so that a crash in here is known for what it is."""
     if not data_dir.cluster.exists():
         shutil.rmtree(data_dir.path / RESULTS, ignore_errors=True)
-    if (inner.path / "run").is_symlink():
-        shutil.rmtree(inner.run, ignore_errors=True)
+    inner.remove_run()
     shutil.rmtree(inner.path, ignore_errors=True)

@@ -216,7 +216,7 @@ def jobd_server(settings: str = CONFIG) -> Iterator[Served]:
                 process.send_signal(signal.SIGTERM)
                 process.wait(READY_S)
                 if (data / "run").is_symlink():
-                    shutil.rmtree((data / "run").resolve(), ignore_errors=True)
+                    shutil.rmtree((data / "run").resolve().parent, ignore_errors=True)
 
 
 def _address_in(process: subprocess.Popen[str]) -> tuple[str, int]:

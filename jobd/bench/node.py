@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from jobd.account import server_account
 from jobd.bell import Bell
 from jobd.config import Config, Limits, Queue
 from jobd.config import Redis as RedisConfig
@@ -47,7 +46,7 @@ class Node(NamedTuple):
 async def throw_away_node() -> AsyncIterator[Node]:
     with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
         os.chmod(folder, 0o755)  # the servers may run as another user
-        data_dir = DataDir(Path(folder, "data"), server_account())
+        data_dir = DataDir.to_start(Path(folder, "data"))
         data_dir.check()
         data_dir.open()
         try:

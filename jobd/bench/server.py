@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from jobd.account import server_account
 from jobd.config import Config, Postgres
 from jobd.datadir import DataDir
 from jobd.errors import AlreadyRunning, ServerRefused
@@ -70,7 +69,7 @@ async def throw_away() -> AsyncIterator[Server]:
     """An embedded server as `jobd serve` would run it, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
         os.chmod(folder, 0o755)  # the server may run as another user
-        data_dir = DataDir(Path(folder, "data"), server_account())
+        data_dir = DataDir.to_start(Path(folder, "data"))
         try:
             async with connected(Config(data_dir=str(data_dir.path))) as connection:
                 await migrate(connection)

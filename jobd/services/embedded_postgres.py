@@ -20,6 +20,7 @@ from urllib.parse import quote
 import asyncpg
 
 from jobd.errors import DiskFull, ServerFailed, WrongVersion
+from jobd.host_files import read_text, sync_folder, write_whole
 from jobd.services.embedded_server import Program, clear_orphans, remove, run_server, run_tool
 
 if TYPE_CHECKING:
@@ -94,11 +95,11 @@ class EmbeddedPostgres:
                 raise DiskFull(f"no space left in {self._data_dir.path} to make a database cluster; free 160 MiB")
             raise ServerFailed(f"initdb failed, {child.why()}")
         unfinished.rename(self._data_dir.cluster)
-        _sync_folder(self._data_dir.path)
+        sync_folder(self._data_dir.path)
 
     def _configure(self) -> None:
         """Write the three files that say how it runs and who gets in. Only safe while no server runs on the cluster."""
-        cluster, account = self._data_dir.cluster, self._data_dir.account
+        cluster = self._data_dir.cluster
         names = sorted({pwd.getpwuid(os.geteuid()).pw_name, "root"})
         settings = importlib.resources.files("jobd.services").joinpath("embedded_postgres.conf").read_text("utf-8")
         files = {
@@ -111,10 +112,7 @@ class EmbeddedPostgres:
             "pg_ident.conf": "".join(f'jobd "{name}" {role}\n' for name in names for role in (ROLE, OWNER)),
         }
         for name, text in files.items():
-            path = cluster / name
-            path.write_text(text, "utf-8")
-            os.chown(path, account.uid, account.gid)
-            path.chmod(0o600)
+            write_whole(cluster / name, text.encode(), owner=self._data_dir.server_owner)
         # A pid file or socket of a dead server; the lock has proved that none lives.
         remove([cluster / "postmaster.pid", *self._data_dir.run.glob(".s.PGSQL.*")])
 
@@ -147,22 +145,14 @@ def url(data_dir: DataDir, role: str = ROLE, database: str = ROLE) -> str:
 
 def check_major(cluster: Path) -> None:
     try:
-        found = (cluster / "PG_VERSION").read_text("ascii").strip()
-    except FileNotFoundError:
+        found = read_text(cluster / "PG_VERSION", 8).strip()
+    except OSError:
         raise WrongVersion(f"{cluster} is no Postgres cluster (no PG_VERSION); restore it or move it away") from None
     if found != MAJOR:
         raise WrongVersion(
             f"{cluster} was made by Postgres {found} and this jobd carries {MAJOR}; "
             "back it up with the jobd that made it (jobd backup FILE) and restore that here (jobd restore FILE)"
         )
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _LOUD = {"WARNING:": logging.WARNING, "ERROR:": logging.WARNING, "FATAL:": logging.WARNING, "PANIC:": logging.ERROR}

@@ -143,8 +143,11 @@ def _is_listened_on(path: Path) -> bool:
 def _bound(private: Path, path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(private))
-        private.chmod(0o660)
+        umask = os.umask(0o117)  # 0660 from the first moment on
+        try:
+            listener.bind(str(private))
+        finally:
+            os.umask(umask)
         listener.listen(BACKLOG)
         private.rename(path)
     except BaseException:

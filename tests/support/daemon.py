@@ -150,7 +150,7 @@ class Jobd:
                 os.kill(pid, signal.SIGKILL)
         poll(lambda: not self.processes(), 20, lambda: f"left behind: {self.processes()}")
         if (self.data_dir / "run").is_symlink():
-            shutil.rmtree((self.data_dir / "run").resolve(), ignore_errors=True)
+            shutil.rmtree((self.data_dir / "run").resolve().parent, ignore_errors=True)
         shutil.rmtree(self.log_file.parent)
 
 

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.account import PREFERRED, Account, can_reach, server_account, user_name
+from jobd.account import ACCOUNT, SHARED_ACCOUNT, Account, can_reach, server_account, user_name
 from jobd.errors import StartRefused
 
 if TYPE_CHECKING:
@@ -29,7 +32,7 @@ def test_servers_of_a_normal_user_run_as_that_user() -> None:
 def test_servers_of_root_run_as_an_account_without_rights() -> None:
     account = server_account()
 
-    assert account.name in PREFERRED
+    assert account.name in (ACCOUNT, SHARED_ACCOUNT)
     assert account.uid != 0
     assert account.gid != 0
     assert account.dropped
@@ -84,3 +87,64 @@ def test_account_that_is_jobds_own_is_never_asked_about(folder: Path) -> None:
     me = Account(name="me", uid=NOBODY_HAS_IT, gid=NOBODY_HAS_IT, dropped=False)
 
     assert can_reach(me, folder / "closed" / "file")
+
+
+IN_AN_ETC_OF_ITS_OWN = """
+cp -a /etc "$1/etc" && grep -v '^jobd:' /etc/passwd > "$1/etc/passwd"
+for file in group shadow gshadow; do sed -i '/^jobd:/d' "$1/etc/$file"; done
+mount --bind $2 "$1/etc" /etc
+[ -z "$2" ] || mount -o remount,bind,ro /etc
+exec "$3" -c "$4" "$1"
+"""
+ASK = """
+import logging, pathlib, sys
+from jobd.account import account_to_start
+logging.basicConfig()
+try:
+    account = account_to_start(pathlib.Path(sys.argv[1], "cluster"))
+    print(account.name, account.uid != 0, account.dropped)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def asked_with_another_etc(folder: Path, *, read_only: bool) -> str:
+    """What account servers would be started with where there is no user jobd so far; and the log."""
+    script = [IN_AN_ETC_OF_ITS_OWN, "sh", str(folder), "-r" if read_only else "", sys.executable, ASK]
+    done = subprocess.run(["unshare", "--mount", "sh", "-ec", *script], capture_output=True, text=True, timeout=60)
+    if "mount:" in done.stderr or "unshare:" in done.stderr:
+        pytest.skip(f"this root may not mount: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root makes users, and only it can mount"
+)
+
+
+@needs_root
+def test_first_start_of_root_makes_an_account_of_its_own(folder: Path) -> None:
+    if shutil.which("useradd", path="/usr/sbin:/sbin") is None:
+        pytest.skip("there is no useradd here")
+
+    assert asked_with_another_etc(folder, read_only=False).startswith("jobd True True\n")
+    assert "jobd:" in (folder / "etc" / "passwd").read_text()
+
+
+@needs_root
+def test_account_that_others_share_is_refused_with_the_remedy(folder: Path) -> None:
+    told = asked_with_another_etc(folder, read_only=True)
+
+    assert told.startswith("StartRefused root may not run Postgres and there is no user jobd for it; add it: useradd ")
+
+
+@needs_root
+def test_cluster_of_the_account_that_others_share_goes_on_with_a_warning(folder: Path) -> None:
+    (folder / "cluster").mkdir()
+    os.chown(folder / "cluster", pwd.getpwnam("nobody").pw_uid, -1)
+
+    told = asked_with_another_etc(folder, read_only=True)
+
+    assert told.startswith("nobody True True\n")
+    assert "other programs of that user can read" in told

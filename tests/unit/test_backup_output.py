@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.backup.keep import KEPT, forget_old, hand_over
+from jobd.backup.keep import KEPT, kept_file
 from jobd.backup.output import Sink, new_file
 from jobd.errors import DiskFull, FileRefused, JobdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to someone else")
 
 
 def test_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -108,31 +111,52 @@ def test_write_that_fails_names_the_file(number: int, kind: type[JobdError]) -> 
 
 def test_old_automatic_backups_go_and_other_files_stay(tmp_path: Path) -> None:
     stamps = [f"schema-0004-2026010{day}T000000Z.tar" for day in range(1, 7)]
-    for name in (*stamps, "mine.tar", ".schema-0004-20260101T000000Z.tar.abc12345"):
-        _made(tmp_path / name)
+    (tmp_path / "backups").mkdir()
+    for name in (*stamps[:-1], "mine.tar", ".schema-0004-20260101T000000Z.tar.abc12345"):
+        _made(tmp_path / "backups" / name)
 
-    forget_old(tmp_path / stamps[-1])
+    with kept_file(tmp_path / "backups" / stamps[-1]) as file:
+        file.write(b"")
 
-    assert sorted(os.listdir(tmp_path)) == ["mine.tar", *stamps[-KEPT:]]
+    assert sorted(os.listdir(tmp_path / "backups")) == ["mine.tar", *stamps[-KEPT:]]
 
 
 def test_automatic_backup_just_made_stays_even_if_the_clock_went_back(tmp_path: Path) -> None:
     stamps = [f"schema-0004-2026010{day}T000000Z.tar" for day in range(1, 7)]
-    for name in stamps:
-        _made(tmp_path / name)
+    (tmp_path / "backups").mkdir()
+    for name in stamps[1:]:
+        _made(tmp_path / "backups" / name)
 
-    forget_old(tmp_path / stamps[0])
+    with kept_file(tmp_path / "backups" / stamps[0]) as file:
+        file.write(b"")
 
-    assert sorted(os.listdir(tmp_path)) == [stamps[0], *stamps[-(KEPT - 1) :]]
+    assert sorted(os.listdir(tmp_path / "backups")) == [stamps[0], *stamps[-(KEPT - 1) :]]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to someone else")
+@needs_root
 def test_what_root_makes_in_the_data_of_another_user_is_handed_over(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
 
-    hand_over(_made(tmp_path / "b.tar"), tmp_path)
+    with kept_file(tmp_path / "backups" / "b.tar") as file:
+        file.write(b"whole")
 
-    assert ((tmp_path / "b.tar").stat().st_uid, (tmp_path / "b.tar").stat().st_gid) == (65534, 65534)
+    for path in (tmp_path / "backups", tmp_path / "backups" / "b.tar"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (65534, 65534)
+    assert (tmp_path / "backups" / "b.tar").read_bytes() == b"whole"
+
+
+@needs_root
+def test_link_to_somebody_elses_folder_is_no_place_for_an_automatic_backup_of_root(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "victim").mkdir(mode=0o755)
+    os.chown(tmp_path / "data", 65534, 65534)
+    (tmp_path / "data" / "backups").symlink_to(tmp_path / "victim")
+
+    with pytest.raises(NotADirectoryError), kept_file(tmp_path / "data" / "backups" / "b.tar"):
+        pass
+
+    assert os.listdir(tmp_path / "victim") == []
+    assert (tmp_path / "victim").stat().st_uid == 0
 
 
 def _made(path: Path) -> Path:

@@ -13,8 +13,9 @@ import pytest
 
 from jobd import datadir
 from jobd.account import server_account
-from jobd.datadir import LONGEST_SOCKET, SOCKET_PATH_BYTES, Addresses, DataDir, write_whole
+from jobd.datadir import LONGEST_SOCKET, SOCKET_PATH_BYTES, Addresses, DataDir
 from jobd.errors import DataDirRefused
+from jobd.host_files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ def test_sockets_of_a_long_path_are_in_a_short_folder_that_is_the_same_next_time
     assert len(os.fsencode(folder / LONG)) > 200
     assert len(os.fsencode(first / LONGEST_SOCKET)) <= SOCKET_PATH_BYTES
     assert first == second
-    assert first.parent == folder / "x"
+    assert first.parent.parent == folder / "x"
     assert mode_of(first) == 0o700
     assert first.stat().st_uid == server_account().uid
 
@@ -83,7 +84,7 @@ def test_path_that_is_just_short_enough_keeps_its_sockets(folder: Path, opened: 
     fits, too_long = folder / ("f" * room), folder / ("t" * (room + 1))
 
     assert opened(fits).run == fits / "run"
-    assert opened(too_long).run.parent == folder / "x"
+    assert opened(too_long).run.parent.parent == folder / "x"
 
 
 def test_short_folder_that_was_cleaned_away_is_made_anew(folder: Path, opened: Callable[[Path], DataDir]) -> None:
@@ -92,7 +93,7 @@ def test_short_folder_that_was_cleaned_away_is_made_anew(folder: Path, opened: C
     again = opened(folder / LONG).run
 
     assert mode_of(again) == 0o700
-    assert again.parent == folder / "x"
+    assert again.parent.parent == folder / "x"
 
 
 def test_short_folder_that_was_opened_up_is_closed_again(folder: Path, opened: Callable[[Path], DataDir]) -> None:
@@ -106,7 +107,7 @@ def test_link_to_a_folder_of_someone_else_is_not_trusted(folder: Path, opened: C
     (folder / LONG / "run").unlink()
     (folder / LONG / "run").symlink_to("/usr")
 
-    assert opened(folder / LONG).run.parent == folder / "x"
+    assert opened(folder / LONG).run.parent.parent == folder / "x"
 
 
 def test_socket_folder_of_a_directory_that_was_moved_to_a_long_path_is_replaced(
@@ -116,7 +117,7 @@ def test_socket_folder_of_a_directory_that_was_moved_to_a_long_path_is_replaced(
     (folder / LONG).parent.mkdir(parents=True)
     (folder / "data").rename(folder / LONG)
 
-    assert opened(folder / LONG).run.parent == folder / "x"
+    assert opened(folder / LONG).run.parent.parent == folder / "x"
 
 
 def test_want_of_any_short_folder_is_refused(
@@ -263,7 +264,8 @@ def test_copy_of_a_directory_out_of_reach_is_beside_the_sockets(
     data_dir = opened(folder / "closed" / "data")
     copy = data_dir.reachable_copy(root, PARTS, "pkg-1")
 
-    assert copy == data_dir.run / "servers" / "pkg-1"
-    assert data_dir.run.parent == folder / "x"
+    assert copy == data_dir.run.parent / "servers" / "pkg-1"
+    assert copy.parents[1].stat().st_uid == 0
+    assert data_dir.run.parent.parent == folder / "x"
     assert data_dir.cluster_argument == "/proc/self/cwd"
     assert say_hello(copy) == b"hello\n"
