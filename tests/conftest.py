@@ -96,9 +96,8 @@ def shared_postgres() -> Iterator[str]:
     """The URL of a Postgres that tests may add databases to."""
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
-    daemon = Jobd(folder / "data").start().until_ready()
-    yield daemon.addresses["DATABASE_URL"]
-    daemon.clean_up()
+    with servers.postgres(folder) as url:
+        yield url
     shutil.rmtree(folder)
 
 

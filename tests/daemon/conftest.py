@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def shared() -> Iterator[Jobd]:
-    """One jobd for all tests that only look at it."""
+    """One jobd for all tests that only look at it, all of it made by itself."""
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
-    daemon = Jobd(folder / "data").start().until_ready()
+    daemon = Jobd(folder / "data").start(prepared=False).until_ready()
     yield daemon
     daemon.clean_up()
     shutil.rmtree(folder)

@@ -21,7 +21,7 @@ SLOW = {"seconds": 600, "tokens": 0}
 
 
 def test_first_job_runs_at_once_and_its_tokens_are_seen(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start().until_ready()
+    daemon = jobd().start(prepared=False).until_ready()
 
     followed = run_jobd(
         *("submit", "chat", "--payload", '{"text":"hi"}', "--follow", "--data-dir", str(daemon.data_dir))

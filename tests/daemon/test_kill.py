@@ -126,7 +126,7 @@ async def test_acknowledged_writes_survive_kills_of_postgres(jobd: Callable[...,
 
 
 def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start()
+    daemon = jobd().start(prepared=False)
     poll(lambda: (daemon.data_dir / "postgres.new" / "global").exists(), READY_S, daemon.log)
     daemon.kill()
 
@@ -153,7 +153,7 @@ def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
     started: set[int] = set()
     for cycle in range(cycles):
         victim = VICTIMS[cycle % len(VICTIMS)]
-        daemon.start()
+        daemon.start(prepared=False)
         if chance.random() < 0.5:
             daemon.until_ready()
         time.sleep(chance.random() * 0.8)  # the fault's moment, not a wait for anything

@@ -49,7 +49,7 @@ SERVICES = dict.fromkeys(
 
 
 def test_first_start_becomes_ready_and_says_where(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start().until_ready()
+    daemon = jobd().start(prepared=False).until_ready()
 
     assert daemon.get("/readyz") == (200, {"status": "ready", "services": SERVICES})
     assert daemon.get("/livez") == (200, {"status": "alive"})
@@ -79,7 +79,7 @@ def test_servers_are_in_sessions_of_their_own(jobd: Callable[..., Jobd]) -> None
 
 
 def test_second_start_keeps_what_the_first_wrote(jobd: Callable[..., Jobd]) -> None:
-    daemon = jobd().start().until_ready()
+    daemon = jobd().start(prepared=False).until_ready()
     before = run_jobd("migrate", "--check", "--data-dir", str(daemon.data_dir))
     assert daemon.stop() == 0
 
@@ -224,7 +224,7 @@ def test_other_user_cannot_connect_to_postgres(shared: Jobd) -> None:
 def test_data_dir_with_a_very_long_path_works(jobd: Callable[..., Jobd], folder: Path) -> None:
     deep = folder / ("d" * 120) / ("e" * 120)
 
-    daemon = jobd(deep).start().until_ready()
+    daemon = jobd(deep).start(prepared=False).until_ready()
 
     with redis.Redis.from_url(daemon.addresses["REDIS_URL"]) as client:
         assert client.ping()
@@ -236,7 +236,7 @@ def test_data_dir_below_a_folder_that_only_root_may_enter_works(jobd: Callable[.
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
 
-    daemon = jobd(closed / "data").start().until_ready()
+    daemon = jobd(closed / "data").start(prepared=False).until_ready()
 
     assert daemon.stop() == 0
     assert daemon.start().until_ready().stop() == 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jobd import locks
+from tests.support.prepared import prepare
 
 TOP = Path(__file__).resolve().parents[2]
 READY_S = 45.0
@@ -46,7 +47,11 @@ class Jobd:
         self._process: subprocess.Popen[str] | None = None
         self.log_file = Path(f"{tempfile.mkdtemp(prefix='jt-')}/jobd.log")
 
-    def start(self) -> Jobd:
+    def start(self, *, prepared: bool = True) -> Jobd:
+        """Start on what is in the data directory. A new one gets a cluster with the schema beforehand, unless the
+        test is about a first start (`prepared=False`)."""
+        if prepared and not self.data_dir.exists() and "JOBD_POSTGRES_URL" not in self._variables:
+            prepare(self.data_dir)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [

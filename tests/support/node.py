@@ -27,6 +27,7 @@ from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
 from jobd.services.tailer import Tailer
+from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import Supervisor
@@ -157,11 +158,33 @@ async def eventually(condition: Callable[[], Awaitable[object]], timeout: float 
 
 
 async def new_database(shared_postgres: str) -> str:
-    """A database of its own on a server that tests share."""
+    """A database of its own, with the schema in it, on a server that tests share."""
     name = f"t{new_id().hex}"
     owner = await asyncpg.connect(shared_postgres.replace("jobd@/jobd", "postgres@/postgres"))
     try:
-        await owner.execute(f"CREATE DATABASE {name} OWNER jobd")
+        if not await owner.fetchval("SELECT 1 FROM pg_database WHERE datname = 'migrated'"):
+            await owner.execute("CREATE DATABASE migrated OWNER jobd")
+            await _migrate(shared_postgres.replace("@/jobd", "@/migrated"))
+        await owner.execute(f"CREATE DATABASE {name} OWNER jobd TEMPLATE migrated")
     finally:
         await owner.close()
-    return shared_postgres.replace("@/jobd", f"@/{name}")
+    url = shared_postgres.replace("@/jobd", f"@/{name}")
+    await _rename_installation(url)
+    return url
+
+
+async def _migrate(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+
+
+async def _rename_installation(url: str) -> None:
+    """As if it had been migrated by itself: a Redis must be able to tell it from the others."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("UPDATE jobd.installation SET id = gen_random_uuid()")
+    finally:
+        await connection.close()

@@ -13,6 +13,7 @@ from jobd.account import server_account
 from jobd.datadir import DataDir
 from jobd.services import embedded_postgres, embedded_valkey
 from tests.support.daemon import Jobd, parent, poll
+from tests.support.prepared import prepare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def postgres(folder: Path, *settings: str, standby: bool = False) -> Iterator[str]:
     """A Postgres of its own; yields its URL. `settings` are like `fsync=off`."""
-    maker = Jobd(folder / "outside").start().until_ready()
-    maker.stop()
+    prepare(folder / "outside")
     data_dir = DataDir(folder / "outside", server_account())
+    data_dir.open()
     if standby:
         _make_standby(data_dir)
     program = embedded_postgres.PROGRAM.reachable(data_dir)
+    settings = (f"unix_socket_directories={data_dir.run}", *settings)
     flags = [part for setting in settings for part in ("-c", setting)]
-    with _running([str(program), "-D", str(data_dir.cluster), *flags], data_dir):
-        poll(lambda: _accepts_connections(data_dir), 10, lambda: "no Postgres came up")
-        yield embedded_postgres.url(data_dir)
-    maker.clean_up()
+    try:
+        with _running([str(program), "-D", str(data_dir.cluster), *flags], data_dir):
+            poll(lambda: _accepts_connections(data_dir), 30, lambda: "no Postgres came up")
+            yield embedded_postgres.url(data_dir)
+    finally:
+        data_dir.close()
 
 
 def _make_standby(data_dir: DataDir) -> None:
@@ -138,4 +142,4 @@ def _running(argv: Sequence[str], data_dir: DataDir) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(10)
+        process.wait(30)
