@@ -51,6 +51,8 @@ class Cursor(NamedTuple):
         return f"{self.attempt}-{self.n}"
 
 
+#: Larger than the number of any event in its attempt.
+LARGEST_N = (1 << 31) - 1
 #: Before the first event.
 START = Cursor(0, 0)
 #: After every event: who reads from here on hears of nothing but that it is over.
@@ -124,6 +126,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 def events_after(record: Record, after: Cursor) -> list[Event]:
     """What a reader who knows `after` has not seen yet; where the chunks were cut, so is this."""
     return [event for event in _events(record) if event.cursor > after]
+
+
+def before(first: Cursor) -> Cursor:
+    """The cursor of a gap in front of an event: that of the event before it, which is left out."""
+    return first._replace(n=first.n - 1) if first.n > 1 else Cursor(first.attempt - 1, LARGEST_N)
+
+
+def last_events(record: Record, after: Cursor) -> list[Event]:
+    """The end of a history that is too long to be told whole, with a gap for what is left out after its beginning."""
+    events = events_after(record, after)
+    if after == START:
+        return events
+    ts = events[0].ts if events else record.created_ts
+    return [made("queued", Cursor(0, 1), record.created_ts), made("gap", after, ts), *events]
 
 
 def newest(record: Record) -> Cursor:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.job.history import Chunk, Cursor, EndedAttempt, Record, Told
+from jobd.job.history import START, Chunk, Cursor, EndedAttempt, Record, Told, before
 from jobd.job.model import LeaseLost
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
@@ -21,13 +21,19 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection
 
 APPEND_EVENTS = statement("append_events")
+LAST_CHUNKS = statement("last_chunks")
 READ_HISTORY = statement("read_history")
 TOLD_BEFORE = statement("told_before")
 
 #: Events of one chunk at most; it bounds how far back a reader's place is looked for.
 CHUNK_EVENTS = 200
-#: Chunks of a job that one look brings at most.
+#: Bytes of events after which a chunk takes no more: whoever reads takes whole chunks.
+CHUNK_BYTES = 256 * 1024
+#: Chunks of a job that one look brings at most, and the bytes after which it brings no other.
 CHUNKS = 50
+LOOK_BYTES = 1 << 20
+#: The same for all places of one look together, as far as each gets one chunk.
+ALL_PLACES_BYTES = 8 << 20
 
 _attempts = msgspec.json.Decoder(EndedAttempt)
 _chunks = msgspec.json.Decoder(Chunk)
@@ -147,9 +153,17 @@ async def read_history(connection: Connection, places: Sequence[Place]) -> list[
         [place.after.n for place in places],
         CHUNKS,
         CHUNK_EVENTS,
+        min(LOOK_BYTES, ALL_PLACES_BYTES // max(1, len(places))),
     )
     found = {row["n"] - 1: row for row in rows}
     return [_record(found[n]) if n in found else None for n in range(len(places))]
+
+
+async def last_places(connection: Connection, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:
+    """From where on one look brings the rest of each job's history: START unless it has told more than `most_bytes`."""
+    rows = await fetch(connection, LAST_CHUNKS, job_ids, CHUNKS, most_bytes)
+    begins = {row["n"] - 1: Cursor(row["attempt_no"], row["first_n"]) for row in rows}
+    return [before(begins[n]) if n in begins else START for n in range(len(job_ids))]
 
 
 def _record(row: asyncpg.Record) -> Record:
@@ -165,5 +179,5 @@ def _record(row: asyncpg.Record) -> Record:
         error=None if row["error"] is None else msgspec.Raw(row["error"].encode()),
         attempts=[_attempts.decode(text) for text in row["attempts"]],
         chunks=[_chunks.decode(text) for text in row["chunks"]],
-        is_cut=len(row["chunks"]) == CHUNKS,
+        is_cut=row["is_cut"],
     )

@@ -17,8 +17,8 @@ numbered AS (
     RETURNING a.n, l.resource_id, l.attempt_no, l.event_n - a.number + 1 AS first_n, l.event_n AS last_n, a.chunk
 ),
 kept AS (
-    INSERT INTO event_log (job_id, attempt_no, first_n, last_n, events, at)
-    SELECT resource_id, attempt_no, first_n, last_n, chunk::jsonb, clock($7) FROM numbered
+    INSERT INTO event_log (job_id, attempt_no, first_n, last_n, events, size, at)
+    SELECT resource_id, attempt_no, first_n, last_n, chunk::jsonb, octet_length(chunk), clock($7) FROM numbered
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns)
@@ -38,7 +38,8 @@ JOIN leases l ON l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lea
 -- name: read_history
 -- What has happened to jobs since the event that each reader knows: the job, its attempts and the chunks they told, as
 -- far as they are of use for that. A job without a row is unknown, or gone. Reads only.
--- $1 job_ids uuid[], $2 attempts int[], $3 event numbers int[], $4 most chunks of a job int, $5 most events of a chunk int
+-- $1 job_ids uuid[], $2 attempts int[], $3 event numbers int[], $4 most chunks of a job int, $5 most events of a chunk int,
+-- $6 bytes of a job's chunks after which no other is taken int
 SELECT
     a.n, jobs.status, jobs.task, jobs.queue, jobs.attempt_no,
     (extract(epoch FROM jobs.created_at) * 1000)::bigint AS created_ts,
@@ -52,13 +53,50 @@ SELECT
         )::text
         FROM attempts WHERE job_id = jobs.id AND number >= a.attempt ORDER BY number
     ) AS attempts,
-    ARRAY(
-        SELECT jsonb_build_array(attempt_no, first_n, events)::text FROM event_log
-        -- The chunk that holds the reader's event begins no further back than a chunk is long.
-        WHERE job_id = jobs.id AND (attempt_no, first_n) > (a.attempt, a.event_n - $5::integer)
-            AND (attempt_no, last_n) > (a.attempt, a.event_n)
-        ORDER BY attempt_no, first_n LIMIT $4::integer
-    ) AS chunks
+    coalesce(told.chunks, '{}') AS chunks, coalesce(told.is_cut, false) AS is_cut
 FROM unnest($1::uuid[], $2::integer[], $3::integer[]) WITH ORDINALITY AS a (job_id, attempt, event_n, n)
 JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
-LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id]);
+LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id])
+LEFT JOIN LATERAL (
+    SELECT
+        -- Only what is taken is written out, and read from where long values are kept.
+        array_agg(jsonb_build_array(attempt_no, first_n, events)::text ORDER BY attempt_no, first_n)
+            FILTER (WHERE bytes_before < $6::integer AND place <= $4::integer) AS chunks,
+        bool_or(bytes_before >= $6::integer OR place > $4::integer) AS is_cut
+    FROM (
+        SELECT
+            attempt_no, first_n, events, row_number() OVER in_order AS place,
+            sum(size) OVER in_order - size AS bytes_before
+        FROM (
+            -- A chunk from before sizes were kept: a guess from what it takes on disk.
+            SELECT attempt_no, first_n, events, coalesce(size, pg_column_size(events) * 4) AS size FROM event_log
+            -- The chunk that holds the reader's event begins no further back than a chunk is long.
+            WHERE job_id = jobs.id AND (attempt_no, first_n) > (a.attempt, a.event_n - $5::integer)
+                AND (attempt_no, last_n) > (a.attempt, a.event_n)
+            ORDER BY attempt_no, first_n LIMIT $4::integer + 1
+        ) next
+        WINDOW in_order AS (ORDER BY attempt_no, first_n)
+    ) counted
+) told ON true;
+
+-- name: last_chunks
+-- Where the newest chunks of jobs begin that have no more than so many bytes together, one chunk at least. A job without a
+-- row has no others. Reads only.
+-- $1 job_ids uuid[], $2 most chunks of a job int, $3 most bytes int
+SELECT a.n, kept.attempt_no, kept.first_n
+FROM unnest($1::uuid[]) WITH ORDINALITY AS a (job_id, n)
+CROSS JOIN LATERAL (
+    SELECT attempt_no, first_n, is_last FROM (
+        SELECT
+            attempt_no, first_n, row_number() OVER newest_first AS place, sum(size) OVER newest_first AS bytes,
+            lead(first_n) OVER newest_first IS NULL AS is_last
+        FROM (
+            SELECT attempt_no, first_n, coalesce(size, pg_column_size(events) * 4) AS size FROM event_log
+            WHERE job_id = a.job_id ORDER BY attempt_no DESC, first_n DESC LIMIT $2::integer + 1
+        ) newest
+        WINDOW newest_first AS (ORDER BY attempt_no DESC, first_n DESC)
+    ) counted
+    WHERE place <= $2::integer AND (bytes <= $3::integer OR place = 1)
+    ORDER BY attempt_no, first_n LIMIT 1
+) kept
+WHERE NOT kept.is_last;

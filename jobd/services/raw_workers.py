@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from importlib.resources import files
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -27,7 +28,7 @@ from jobd.engine import is_item_error
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
-from jobd.lifecycle.events import CHUNK_EVENTS, OutOfStep, Telling, append_events
+from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling, append_events
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
@@ -181,13 +182,15 @@ class RawWorkers:
             for raw in raws:
                 pipeline.xrange(events_key(raw.job.job_id), f"({raw.last_event_id}", count=CHUNK_EVENTS)
             found = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
-            telling = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
+            whole = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
+            telling = [(raw, _chunk_of(entries)) for raw, entries in whole]
             tellings = [_telling(raw, entries) for raw, entries in telling]
             answers = iter(await self._append(session, [one for one in tellings if one.events]))
             for (raw, entries), told in zip(telling, tellings, strict=True):
                 answer = next(answers) if told.events else None
                 _move_on(raw, entries, told, answer)
-            raws = [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
+            raws = [raw for raw, entries in whole if raw.last_event_id != entries[-1][0].decode()]
+            raws += [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
 
     async def _append(self, session: Connection, tellings: Sequence[Telling]) -> list[Answer | None]:
         """Keep them; of a job whose events Postgres refuses after all, only that they were dropped."""
@@ -322,6 +325,12 @@ class RawWorkers:
 
 def _proof(raw: _Raw) -> dict[str, Any]:
     return {"job_id": raw.job.job_id, "attempt_id": raw.job.attempt_id, "lease_token": raw.job.lease_token}
+
+
+def _chunk_of(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
+    """As many as a chunk takes of them."""
+    sizes = accumulate(sum(map(len, fields.values())) for _, fields in entries)
+    return entries[: 1 + sum(size < CHUNK_BYTES for size in sizes)]
 
 
 def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Telling:

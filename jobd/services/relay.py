@@ -17,13 +17,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import anyio
 
-from jobd.job.history import LAST_EVENTS, START
-from jobd.lifecycle.events import Place, read_history
+from jobd.job.history import LAST_EVENTS, last_events
+from jobd.lifecycle.events import ALL_PLACES_BYTES, Place, last_places, read_history
 from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
@@ -48,12 +48,13 @@ from jobd.stream.project import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 
     from anyio.abc import TaskGroup
 
     from jobd.bell import Bell
     from jobd.config import Config
+    from jobd.job.history import Event
     from jobd.lifecycle.outbox import Told
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
@@ -75,8 +76,12 @@ PAGE = 500
 TOP_UP_PARTS = 4
 #: So many at once take Redis long enough for something else to be done meanwhile.
 LARGE = 100
+#: Bytes of events that a Redis which has forgotten a job is told again; the last ones.
+REPLAY_BYTES = 256 * 1024
 #: Events after which a job is no longer an unclaimed message in its stream.
 LEAVES_THE_STREAM = frozenset({"running", "taken", "requeued", "done", "error", "canceled"})
+
+_T = TypeVar("_T")
 
 
 class _Work(NamedTuple):
@@ -319,10 +324,11 @@ class Relay:
 
     async def _tell_whole(self, projector: Projector, job_ids: Iterable[str]) -> None:
         """Jobs whose hash had expired or was lost: told whole, as they stand now."""
-        jobs = await read_jobs(self._database.pool, sorted(map(UUID, job_ids)))
-        records = await read_history(self._database.pool, [Place(job_id, START) for job_id in jobs])
-        pairs = zip(jobs.values(), records, strict=True)
-        await projector.project(self._epoch, [change_of_job(job, record) for job, record in pairs if record])
+        jobs = list((await read_jobs(self._database.pool, sorted(map(UUID, job_ids)))).values())
+        for some in _groups(jobs):
+            events = await _last_events(self._database.pool, [job.id for job in some])
+            changes = [change_of_job(job, told) for job, told in zip(some, events, strict=True) if told]
+            await projector.project(self._epoch, changes)
 
     async def _meet_redis(self, session: Connection) -> None:
         """At the start: go on if this is the Redis that Postgres knows, else start anew."""
@@ -350,9 +356,10 @@ class Relay:
             await forget_told(session, sorted({one.seq for one in told}))
         count = 0
         async for page in live_jobs(session, queues, page=PAGE, most_waiting=self._config().relay.stream_window):
-            records = await read_history(session, [Place(live.job_id, START) for live in page])
-            pairs = zip(page, records, strict=True)
-            await projector.project(self._epoch, [change_of_live(live, record) for live, record in pairs if record])
+            for some in _groups(page):
+                events = await _last_events(session, [live.job_id for live in some])
+                changes = [change_of_live(live, told) for live, told in zip(some, events, strict=True) if told]
+                await projector.project(self._epoch, changes)
             count += len(page)
         log.info("Redis was new or had forgotten; told it %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
 
@@ -373,6 +380,19 @@ class Relay:
             await self._start_anew(session)
             lacking = []
         self._lacking = lacking
+
+
+def _groups(jobs: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """So few at a time that their events fit into memory."""
+    size = ALL_PLACES_BYTES // REPLAY_BYTES
+    return (jobs[start : start + size] for start in range(0, len(jobs), size))
+
+
+async def _last_events(connection: Connection, job_ids: Sequence[UUID]) -> list[list[Event]]:
+    """What Redis is told of each job's events: the last ones, after a gap if there are more; none: the job is gone."""
+    places = await last_places(connection, job_ids, REPLAY_BYTES)
+    records = await read_history(connection, [Place(*pair) for pair in zip(job_ids, places, strict=True)])
+    return [last_events(record, after) if record else [] for record, after in zip(records, places, strict=True)]
 
 
 @contextlib.asynccontextmanager

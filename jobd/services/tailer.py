@@ -4,7 +4,8 @@ What readers get is read from Postgres, from their cursor on, in one statement f
 order, and the same after any crash. Redis only says that there is something to read (the relay says so on one channel).
 While Redis is away, and now and then in any case, everyone's place is looked at unasked.
 
-A reader holds at most `ROOM` events; one that does not fetch them is passed over until it does, and costs nothing more.
+A look brings about a megabyte at most. A reader holds at most `ROOM` events or `ROOM_BYTES`, and what one look brings
+more than that; one that does not fetch them is passed over until it does, and costs nothing more.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ BEAT_S = 5.0
 PAUSE = 2.0
 LONGEST_PAUSE_S = 0.01
 #: Places looked at in one statement.
-PLACES = 500
-#: Events that wait for one reader at most.
+PLACES = 100
+#: Events and bytes that wait for one reader before it is passed over.
 ROOM = 256
+ROOM_BYTES = 256 * 1024
 
 _encode = msgspec.json.Encoder().encode
 _notes = msgspec.msgpack.Decoder(list[tuple[bytes, str, int, int, str, str]])
@@ -82,12 +84,13 @@ class Reader:
         self._is_listening = False
         self._waiting: list[bytes] = []
         self._count = 0
+        self._size = 0
         self._news = anyio.Event()
 
     def has_room(self) -> bool:
         if self.is_over:
             return False
-        self.was_passed_over = self._count >= ROOM
+        self.was_passed_over = self._count >= ROOM or self._size >= ROOM_BYTES
         return not self.was_passed_over
 
     def give(self, events: Sequence[Event], text: bytes) -> None:
@@ -101,6 +104,7 @@ class Reader:
             return
         self._waiting.append(text)
         self._count += len(events)
+        self._size += len(text)
         self._news.set()
 
     def end(self) -> None:
@@ -116,7 +120,7 @@ class Reader:
             self._is_listening = False
         text = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
         self._waiting.clear()
-        self._count = 0
+        self._count = self._size = 0
         return text
 
 

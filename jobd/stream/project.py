@@ -148,21 +148,21 @@ def note_of(told: Told) -> list[Any]:
     return [told.job_id.bytes, kind, told.attempt, told.ts, told.task or "", told.queue or ""]
 
 
-def change_of_live(live: Live, record: history.Record) -> Change:
+def change_of_live(live: Live, events: Sequence[history.Event]) -> Change:
     """A live job whole, for a Redis that has forgotten it."""
     job_id = str(live.job_id)
     fields = _hash(job_id, live.task, live.payload, live.status, live.created_ts, live.ts, live.ttl_s)
-    return [job_id, live.version, WHOLE, fields, live.ttl_s, _whole_history(record), [], False]
+    return [job_id, live.version, WHOLE, fields, live.ttl_s, list(map(_event, events)), [], False]
 
 
-def change_of_job(job: Job, record: history.Record) -> Change:
+def change_of_job(job: Job, events: Sequence[history.Event]) -> Change:
     """A whole job as it stands, final or not, for a hash that had expired."""
     job_id = str(job.id)
     fields = [
         *_hash(job_id, job.task, job.payload, job.status, ms(job.created_at), ms(job.updated_at), job.ttl_s)[:-4],
         *("result", job.result or "", "error", job.error if job.error and job.status != "queued" else ""),
     ]
-    return [job_id, job.version, WHOLE, fields, job.ttl_s, _whole_history(record), [], False]
+    return [job_id, job.version, WHOLE, fields, job.ttl_s, list(map(_event, events)), [], False]
 
 
 def correction_of(job: Job) -> Change:
@@ -172,10 +172,6 @@ def correction_of(job: Job) -> Change:
         *("error", job.error if job.error and job.status != "queued" else ""),
     ]
     return [str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False]
-
-
-def _whole_history(record: history.Record) -> list[list[Any]]:
-    return [_event(event) for event in history.events_after(record, history.START)]
 
 
 def _event(event: history.Event) -> list[Any]:

@@ -19,7 +19,7 @@ import anyio
 
 from jobd.errors import JobdError
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.events import CHUNK_EVENTS, OutOfStep, Telling
+from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling
 from jobd.tasks.told import told_event
 
 if TYPE_CHECKING:
@@ -114,8 +114,10 @@ class Teller:
         if self._dropped:
             chunk.append(told_event("dropped", "", {"count": self._dropped}))
             self._dropped = 0
-        while self._waiting and len(chunk) < CHUNK_EVENTS:
+        size = 0
+        while self._waiting and len(chunk) < CHUNK_EVENTS and size < CHUNK_BYTES:
             chunk.append(self._waiting.popleft())
+            size += len(bytes(chunk[-1].data))
         return chunk
 
     def _drop_oldest(self) -> None:

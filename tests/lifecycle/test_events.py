@@ -12,7 +12,19 @@ from jobd.job.model import LeaseLost
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import Ask, claim
 from jobd.lifecycle.complete import complete
-from jobd.lifecycle.events import CHUNK_EVENTS, CHUNKS, Kept, OutOfStep, Place, Telling, append_events, read_history
+from jobd.lifecycle.events import (
+    ALL_PLACES_BYTES,
+    CHUNK_EVENTS,
+    CHUNKS,
+    LOOK_BYTES,
+    Kept,
+    OutOfStep,
+    Place,
+    Telling,
+    append_events,
+    last_places,
+    read_history,
+)
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.outbox import read_outbox
 from jobd.lifecycle.publish import promote_due
@@ -261,3 +273,64 @@ async def test_what_is_told_at_once_is_what_the_history_says_later(db: Database)
     for job_id in [*ids, first.job_id, taken.job_id]:
         later = [(str(event.cursor), event.type, event.step) for event in await history_of(db, job_id)]
         assert told[job_id] == later
+
+
+def size_of(events: list[Event]) -> int:
+    return sum(len(bytes(event.data)) for event in events)
+
+
+async def test_look_brings_a_bounded_number_of_bytes_and_the_next_ones_the_rest(db: Database) -> None:
+    claimed = await make_running(db)
+    for _ in range(12):
+        await append_events(db.pool, [telling(claimed, *["x" * 16_000] * 20)])
+    await complete(db.pool, [completion(claimed)])
+
+    read: list[list[Event]] = []
+    while not read or read[-1][-1].type != "done":
+        read.append(await history_of(db, claimed.job_id, read[-1][-1].cursor if read else START))
+
+    assert max(map(size_of, read)) <= LOOK_BYTES + 20 * 16_010
+    assert [event.cursor for events in read for event in events][1:] == [Cursor(1, n) for n in range(12 * 20 + 2)]
+
+
+async def test_many_places_share_what_one_look_may_bring(db: Database) -> None:
+    claimed = await make_running(db)
+    for _ in range(4):
+        await append_events(db.pool, [telling(claimed, *["x" * 16_000] * 10)])
+
+    records = await read_history(db.pool, [Place(claimed.job_id, START)] * 64)
+
+    size = sum(size_of(events_after(record, START)) for record in records if record is not None)
+    assert size <= 2 * ALL_PLACES_BYTES
+    assert all(record is not None and record.is_cut for record in records)
+
+
+async def test_chunk_from_before_sizes_were_kept_counts_too(db: Database) -> None:
+    claimed = await make_running(db)
+    for n in range(20):
+        await append_events(db.pool, [telling(claimed, *[f"{n}-{m} {hash((n, m)):x}" * 800 for m in range(10)])])
+    await db.pool.execute("UPDATE event_log SET size = NULL")
+
+    (record,) = await read_history(db.pool, [Place(claimed.job_id, START)])
+
+    assert record is not None
+    assert 1 <= len(record.chunks) <= 20
+
+
+async def test_last_places_leave_out_the_beginning_of_what_is_too_long(db: Database) -> None:
+    short, long, silent, many = [await make_running(db) for _ in range(4)]
+    await append_events(db.pool, [telling(short, "a", "b")])
+    for _ in range(5):
+        await append_events(db.pool, [telling(long, "x" * 400, "y" * 400)])
+    for _ in range(CHUNKS + 3):
+        await append_events(db.pool, [telling(many, "x")])
+
+    places = await last_places(db.pool, [job.job_id for job in (short, long, silent)], most_bytes=2_000)
+    (by_number,) = await last_places(db.pool, [many.job_id], most_bytes=100_000)
+    (at_most,) = await last_places(db.pool, [long.job_id], most_bytes=1)
+    (all_of_it,) = await last_places(db.pool, [long.job_id], most_bytes=100_000)
+
+    assert places == [START, Cursor(1, 6), START]
+    assert by_number == Cursor(1, 3)
+    assert at_most == Cursor(1, 8)
+    assert all_of_it == START

@@ -46,6 +46,7 @@ INDEXES: dict[str, set[str]] = {
     "forget_told": {"outbox_pkey"},
     "heartbeat_leases": {"jobs_pkey", "leases_pkey"},
     "is_gone": {"gone_jobs_pkey"},
+    "last_chunks": {"event_log_pkey"},
     "list_by_spec": {"job_specs_pkey", "jobs_pkey"},
     "list_dead_letters": {"dead_letters_pkey"},
     "list_held_jobs": {"event_log_pkey", "jobs_pkey"},

@@ -51,6 +51,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "heartbeat_leases": (Renewal, "job_id lease_token"),
     "forget_told": None,
     "is_gone": (None, "job_id"),
+    "last_chunks": (None, "n attempt_no first_n"),
     "list_by_spec": (JobSummary, "fits"),
     "list_dead_letters": (DeadLetterEntry, ""),
     "list_held_jobs": (HeldJob, ""),
@@ -74,7 +75,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "read_back_jobs": (None, "id"),
     "read_history": (
         None,
-        "n status task queue attempt_no created_ts finished_ts error acquired_ts open_n attempts chunks",
+        "n status task queue attempt_no created_ts finished_ts error acquired_ts open_n attempts chunks is_cut",
     ),
     "read_jobs": (Job, ""),
     "read_live_delayed": (Live, "due_at"),

@@ -7,12 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from jobd.bell import Bell
 from jobd.config import Config
 from jobd.config import Relay as Settings
+from jobd.job.history import Told
 from jobd.lifecycle.enqueue import enqueue
+from jobd.lifecycle.events import CHUNKS, Kept, Telling
 from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
 from jobd.lifecycle.read import pause_queue
 from jobd.service import Handle
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.enqueue import NewJob
 
 WINDOW = 20
@@ -313,3 +317,36 @@ async def test_a_commit_of_another_node_wakes_the_relay(small: Node, monkeypatch
             return {message["job_id"] for message in await messages(small)} == {str(first.id), str(late.id)}
 
         await eventually(is_offered)
+
+
+async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
+    events = [Told("log", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=events))
+    assert isinstance(answer, Kept)
+
+
+@pytest.mark.parametrize(("chunks", "data"), [(CHUNKS + 10, b"{}"), (12, b'"%s"' % (b"x" * 16_000))])
+async def test_redis_that_forgot_a_long_job_is_told_its_last_events_after_a_gap(
+    small: Node, chunks: int, data: bytes
+) -> None:
+    job = await small.claim(await small.enqueue())
+    for _ in range(chunks):
+        await tell(small, job, 3, data)
+    await eventually(small.outbox_is_empty)
+
+    await small.redis.flushall()
+    await tell(small, job, 2)
+
+    async def is_told() -> bool:
+        return (await small.hash_of(job.job_id)).get("jobd_event") == f"1-{3 * chunks + 2}"
+
+    await eventually(is_told)
+    await small.done(job)
+    await eventually(small.outbox_is_empty)
+    found = [(event_id, fields["type"]) for event_id, fields in await small.events_of(job.job_id)]
+    (gap,) = [n for n, (_, kind) in enumerate(found) if kind == "gap"]
+    first = int(found[gap][0].partition("-")[2]) + 1
+    assert [kind for _, kind in found[:gap]] == ["queued"]
+    assert [event_id for event_id, _ in found[gap + 1 :]] == [f"1-{n}" for n in range(first, 3 * chunks + 4)]
+    assert found[-1][1] == "done"
+    assert 0 < len(found) - gap < 3 * chunks

@@ -15,8 +15,8 @@ from jobd.api import events as event_routes
 from jobd.api.events import EventStream
 from jobd.config import Config
 from jobd.job.history import START, Cursor, Told
-from jobd.lifecycle.events import Kept, Telling
-from jobd.services.tailer import ROOM
+from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
+from jobd.services.tailer import ROOM, ROOM_BYTES
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, tailing
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 CHUNK = 100
 
 
-async def tell(node: Node, job: ClaimedJob, number: int) -> None:
-    told = [Told("token", n, "", msgspec.Raw(b"{}")) for n in range(number)]
+async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
+    told = [Told("token", n, "", msgspec.Raw(data)) for n in range(number)]
     answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=told))
     assert isinstance(answer, Kept)
 
@@ -73,6 +73,33 @@ async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_res
     assert heard == whole
     assert late == whole
     assert held <= ROOM + CHUNK + 2
+
+
+async def test_readers_of_large_events_hold_few_of_them_and_hear_all(node: Node) -> None:
+    job = await node.claim(await node.enqueue())
+    for _ in range(40):
+        await tell(node, job, 15, b'"%s"' % (b"x" * 16_000))
+    await node.done(job)
+    heard: dict[int, list[str]] = {}
+    held: list[int] = []
+
+    async with tailing(node) as tailer:
+
+        async def listen(number: int) -> None:
+            with tailer.reading(job.job_id, START) as reader:
+                await eventually(partial(_has_come_to, reader, Cursor(1, 1)))
+                for _ in range(20):  # slow at first
+                    await anyio.sleep(0.005)
+                    held.append(reader._size)
+                heard[number] = await ids_of(reader, tailer)
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(listen, number)
+
+    whole = ["0-1", *(f"1-{n}" for n in range(40 * 15 + 2))]
+    assert [heard[number] for number in range(4)] == [whole] * 4
+    assert max(held) <= ROOM_BYTES + LOOK_BYTES + 15 * 16_200
 
 
 async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node) -> None:

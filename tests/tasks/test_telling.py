@@ -13,7 +13,7 @@ from jobd.errors import ServerDown
 from jobd.ids import new_id
 from jobd.job.history import Cursor
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.events import Kept, OutOfStep
+from jobd.lifecycle.events import CHUNK_BYTES, Kept, OutOfStep
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.telling import MOST_WAITING, Teller
 from jobd.tasks.told import DATA_BYTES, told_event
@@ -42,6 +42,22 @@ def teller(on_lost: Any = lambda: None) -> Teller:
 
 def texts(telling: Any) -> list[Any]:
     return [msgspec.json.decode(told.data).get("text") for told in telling.events]
+
+
+def test_chunk_of_large_events_is_cut_by_bytes_and_none_is_lost() -> None:
+    told = teller()
+    for n in range(100):
+        told.emit("log", "", {"text": f"{n} " + "x" * 15_000})
+
+    sizes: list[int] = []
+    numbers: list[str] = []
+    while (telling := told.next_telling()) is not None:
+        sizes.append(sum(len(bytes(event.data)) for event in telling.events))
+        numbers += [text.partition(" ")[0] for text in texts(telling)]
+        told.settle(KEPT)
+
+    assert max(sizes) < CHUNK_BYTES + DATA_BYTES
+    assert numbers == [str(n) for n in range(100)]
 
 
 @pytest.mark.parametrize(
