@@ -96,8 +96,10 @@ leased AS (
     FROM taken
 ),
 told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, attempts)
-    SELECT min(updated_at), 'running', array_agg(id), array_agg(version), array_agg(attempt_no)
+    INSERT INTO outbox (at, event, job_ids, versions, attempts, streams)
+    SELECT
+        min(updated_at), 'running', array_agg(id), array_agg(version), array_agg(attempt_no),
+        array_agg(''::text)  -- no message brought it, so one that was offered is of no use
     FROM taken HAVING count(*) > 0
 ),
 counted AS (

@@ -39,7 +39,7 @@ class Told(msgspec.Struct, frozen=True):
     #: The attempt that it is about, and the number of its event in it.
     attempt: int
     event_n: int
-    #: The message that brought the job, if the change settles it.
+    #: The message that brought the job, if the change settles it; the stream is "" for a job taken without a message.
     stream: str | None
     message_id: str | None
     #: None here means that the job is gone already.

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from jobd.config import Config
     from jobd.engine import Engine
     from jobd.lifecycle.events import Answer
+    from jobd.lifecycle.read import Job
     from jobd.results import Results
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
@@ -100,6 +101,8 @@ class RawWorkers:
         self._held: dict[tuple[str, str], _Raw] = {}
         #: Jobs that raw workers have lost, and until when they are watched.
         self._zombies: dict[UUID, float] = {}
+        #: What showed that the hash of such a job was right: results may be large, and are read once for each change.
+        self._right: dict[UUID, object] = {}
 
     async def run(self, handle: Handle) -> None:
         handle.ready()
@@ -308,8 +311,10 @@ class RawWorkers:
         """Where the hash of a lost job says something else than Postgres, Postgres is told again."""
         now = time.monotonic()
         self._zombies = {job_id: until for job_id, until in self._zombies.items() if until > now}
+        self._right = {job_id: signs for job_id, signs in self._right.items() if job_id in self._zombies}
         jobs = await read_jobs(session, list(self._zombies))
-        wrong = [job for job in jobs.values() if await self._says_otherwise(job.id, job.status)]
+        held = {raw.job.job_id for raw in self._held.values()}  # by another worker, who may have ended just now
+        wrong = [job for job in jobs.values() if job.id not in held and await self._says_otherwise(job)]
         epoch: Any = await self._transport.client.get(EPOCH)
         if wrong and epoch is not None:
             try:
@@ -318,9 +323,21 @@ class RawWorkers:
                 return  # the relay tells everything anew
             log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
 
-    async def _says_otherwise(self, job_id: UUID, status: str) -> bool:
-        said: Any = await self._transport.client.hget(job_key(job_id), "status")
-        return said is not None and said.decode("utf-8", "replace") != status
+    async def _says_otherwise(self, job: Job) -> bool:
+        """Whether it says something else than a correction would; not before the relay has told how the job stands."""
+        _, version, _, fields, *_ = correction_of(job)
+        right = dict(zip(fields[::2], fields[1::2], strict=True))
+        client, key, names = self._transport.client, job_key(job.id), ["status", "result", "error"]
+        pipeline: Any = client.pipeline(transaction=False)
+        pipeline.hmget(key, ["jobd_version", "status", "updated_ts"]).hstrlen(key, "result").hstrlen(key, "error")
+        signs = version, await pipeline.execute()
+        known = signs[1][0][0] or b""
+        if self._right.get(job.id) == signs or not known.isdigit() or int(known) < version:
+            return False
+        if await client.hmget(key, names) != [right[name].encode() for name in names]:
+            return True
+        self._right[job.id] = signs
+        return False
 
 
 def _proof(raw: _Raw) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 -- KEYS[3]  jobd:told, the channel on which the nodes hear that there is news
 -- ARGV[1]  the epoch that Postgres knows; if Redis has another (it was flushed, restarted, or is an old copy) nothing is
 --          done and the answer is the one word EPOCH
--- ARGV[2]  msgpack: changes, each { job_id, version, mode, fields, ttl_s, events, acks, dead }
+-- ARGV[2]  msgpack: changes, each { job_id, version, mode, fields, ttl_s, events, acks, dead, left }
 --            mode      0  the hash must be there
 --                      1  applied whatever the version, to put right what a zombie wrote
 --                      2  new: the fields are the whole hash
@@ -16,6 +16,8 @@
 --            events    each { attempt, n, type, ts, step, data }; attempt and n are the cursor, which only grows
 --            acks      the messages that this settles, each { stream, id }
 --            dead      the job is announced in jobs:dlq
+--            left      the stream in which the job is no longer to be had, or "": its message is deleted, unless a raw
+--                      worker has it in hand, who is then seen to work on a job that it has lost
 -- ARGV[3]  msgpack: offers, each { job_id, stream, task, payload, enqueue_id, version, created_ts, ttl_s }; the last two
 --          say that nothing has happened to the job yet, so that its hash can be made if it has none, else they are ""
 -- ARGV[4]  what to say on the channel, or ""
@@ -29,6 +31,7 @@ if redis.call('GET', KEYS[1]) ~= epoch then
     return 'EPOCH'
 end
 
+local GROUP, OWN = 'workers', 'jobd-'
 local ENDS = { done = true, error = true, canceled = true }
 local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
 local MOST_ARGUMENTS = 1000
@@ -90,8 +93,65 @@ local function settle()
     for stream, ids in pairs(settled) do
         for first = 1, #ids, MOST_ARGUMENTS do
             local last = math.min(first + MOST_ARGUMENTS - 1, #ids)
-            redis.pcall('XACK', stream, 'workers', unpack(ids, first, last))
+            redis.pcall('XACK', stream, GROUP, unpack(ids, first, last))
             redis.pcall('XDEL', stream, unpack(ids, first, last))
+        end
+    end
+end
+
+-- By stream, by job, the message that was offered; false if that is not known.
+local withdrawn = {}
+
+local function withdraw_unless_settled(id, stream, message, acks)
+    for _, ack in ipairs(acks) do
+        if not message or ack[2] == message then
+            return
+        end
+    end
+    withdrawn[stream] = withdrawn[stream] or {}
+    withdrawn[stream][id] = message
+end
+
+local function last_delivered(stream)
+    local groups = redis.pcall('XINFO', 'GROUPS', stream)
+    for _, info in ipairs(groups.err and {} or groups) do
+        local fields = {}
+        for n = 1, #info, 2 do
+            fields[info[n]] = info[n + 1]
+        end
+        if fields['name'] == GROUP then
+            return fields['last-delivered-id']
+        end
+    end
+    return '0-0'
+end
+
+local function is_in_foreign_hands(stream, message, last)
+    local entry = redis.call('XRANGE', stream, message, last, 'COUNT', 1)[1]
+    if not entry or entry[1] ~= message then
+        return false -- nobody has read it, or it is gone
+    end
+    local pending = redis.call('XPENDING', stream, GROUP, message, message, 1)[1]
+    return not pending or string.sub(pending[2], 1, #OWN) ~= OWN -- who is not jobd acknowledges and does not delete
+end
+
+local function withdraw()
+    for stream, messages in pairs(withdrawn) do
+        local last, unknown = last_delivered(stream), false
+        for _, message in pairs(messages) do
+            if not message then
+                unknown = true
+            elseif not is_in_foreign_hands(stream, message, last) then
+                redis.pcall('XACK', stream, GROUP, message)
+                redis.pcall('XDEL', stream, message)
+            end
+        end
+        for _, entry in ipairs(unknown and redis.call('XRANGE', stream, '(' .. last, '+') or {}) do
+            for n = 1, #entry[2], 2 do
+                if entry[2][n] == 'job_id' and messages[entry[2][n + 1]] == false then
+                    redis.call('XDEL', stream, entry[1])
+                end
+            end
         end
     end
 end
@@ -99,9 +159,9 @@ end
 local missing, unoffered = {}, {}
 
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
-    local id, version, mode, fields, ttl_s, events, acks, dead = unpack(change)
+    local id, version, mode, fields, ttl_s, events, acks, dead, left = unpack(change)
     local key = 'job:' .. id
-    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event')
+    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message')
     local seen, status, last = known[1], known[2], known[3]
     if not seen and mode ~= NEW and mode ~= WHOLE then
         missing[#missing + 1] = id
@@ -133,8 +193,12 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
         local ids = settled[ack[1]] or {}
         settled[ack[1]], ids[#ids + 1] = ids, ack[2]
     end
+    if left ~= '' and (known[4] or not seen and mode ~= NEW) then -- a new one has not been offered yet
+        withdraw_unless_settled(id, left, known[4], acks)
+    end
 end
 settle()
+withdraw()
 
 for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
     local id, stream, task, payload, enqueue_id, version, created_ts, ttl_s = unpack(offer)
@@ -144,21 +208,20 @@ for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
         redis.call(
             'HSET', key, 'job_id', id, 'task', task, 'payload', payload, 'status', 'queued', 'created_ts', created_ts,
             'updated_ts', created_ts, 'ttl_s', ttl_s, 'result', '', 'error', '', 'jobd_version', version,
-            'jobd_event', '0-1', 'jobd_offered', mark
+            'jobd_event', '0-1'
         )
         add_event(key .. ':events', { 0, 1, 'queued', created_ts, 'gateway.enqueue', '{}' })
         redis.call('EXPIRE', key, ttl_s)
         redis.call('EXPIRE', key .. ':events', ttl_s)
         known[2] = version
-    elseif known[2] and known[1] ~= mark then
-        redis.call('HSET', key, 'jobd_offered', mark)
     end
     if not known[2] then
         unoffered[#unoffered + 1] = id
     elseif known[1] ~= mark then
-        unobstructed(
+        local message = unobstructed(
             stream, 'XADD', stream, '*', 'job_id', id, 'task', task, 'payload', payload, 'enqueue_id', enqueue_id
         )
+        redis.call('HSET', key, 'jobd_offered', mark, 'jobd_message', message)
     end
 end
 

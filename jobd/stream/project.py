@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from jobd.job import history
 from jobd.milliseconds import ms
-from jobd.stream.keys import DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
+from jobd.stream.keys import CONSUMER_PREFIX, DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -38,8 +38,10 @@ _STATUS = {
 #: How a change is applied; see project.lua.
 CHANGED, FORCED, NEW, WHOLE, EVENTS = range(5)
 _MODES = {"queued": NEW, "events": EVENTS}
+#: Events after which the message that was offered before is of no use to anyone.
+_LEAVES_ITS_MESSAGE = frozenset({"requeued", "done", "error", "canceled"})
 
-#: job_id, version, mode, fields, ttl_s, events, the messages that it settles, whether the job is dead
+#: job_id, version, mode, fields, ttl_s, events, the messages that it settles, whether the job is dead, the stream left
 Change = list[Any]
 
 #: What one script call carries at most, so that it never blocks Redis for long.
@@ -69,6 +71,7 @@ def change_of(told: Told) -> Change | None:
         _plain_event(told) or [_event(event) for event in events_of(told)],
         [[told.stream, told.message_id]] if told.stream and told.message_id else [],
         told.event == "error",
+        stream_of(told.queue) if told.queue and (told.event in _LEAVES_ITS_MESSAGE or told.stream == "") else "",
     ]
 
 
@@ -78,7 +81,7 @@ def merged(changes: Iterable[Change]) -> list[Change]:
     for change in changes:
         first = found.setdefault(change[0], change)
         if first is not change:
-            _, version, mode, fields, ttl_s, events, acks, dead = change
+            _, version, mode, fields, ttl_s, events, acks, dead, left = change
             if mode != EVENTS:
                 first[1] = version
                 first[2] = first[2] if first[2] == NEW else mode
@@ -87,6 +90,7 @@ def merged(changes: Iterable[Change]) -> list[Change]:
             first[5] += events
             first[6] += acks
             first[7] = first[7] or dead
+            first[8] = first[8] or left
     return list(found.values())
 
 
@@ -152,7 +156,7 @@ def change_of_live(live: Live, events: Sequence[history.Event]) -> Change:
     """A live job whole, for a Redis that has forgotten it."""
     job_id = str(live.job_id)
     fields = _hash(job_id, live.task, live.payload, live.status, live.created_ts, live.ts, live.ttl_s)
-    return [job_id, live.version, WHOLE, fields, live.ttl_s, list(map(_event, events)), [], False]
+    return [job_id, live.version, WHOLE, fields, live.ttl_s, list(map(_event, events)), [], False, ""]
 
 
 def change_of_job(job: Job, events: Sequence[history.Event]) -> Change:
@@ -162,7 +166,7 @@ def change_of_job(job: Job, events: Sequence[history.Event]) -> Change:
         *_hash(job_id, job.task, job.payload, job.status, ms(job.created_at), ms(job.updated_at), job.ttl_s)[:-4],
         *("result", job.result or "", "error", job.error if job.error and job.status != "queued" else ""),
     ]
-    return [job_id, job.version, WHOLE, fields, job.ttl_s, list(map(_event, events)), [], False]
+    return [job_id, job.version, WHOLE, fields, job.ttl_s, list(map(_event, events)), [], False, ""]
 
 
 def correction_of(job: Job) -> Change:
@@ -171,7 +175,7 @@ def correction_of(job: Job) -> Change:
         *("status", job.status, "updated_ts", str(ms(job.updated_at)), "result", job.result or ""),
         *("error", job.error if job.error and job.status != "queued" else ""),
     ]
-    return [str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False]
+    return [str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False, ""]
 
 
 def _event(event: history.Event) -> list[Any]:
@@ -231,9 +235,14 @@ class Projector:
         return lacking
 
     async def prepare(self, epoch: str, queues: Sequence[str]) -> None:
-        """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest."""
+        """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest.
+
+        What is left in the streams is taken back first, or it would stand beside what is offered anew.
+        """
+        await self._client.delete(EPOCH)  # from here on nobody adds to the streams
         for queue in queues:
             await make_group(self._client, stream_of(queue))
+            await self.withdraw(queue, epoch)
         await self._client.set(RUN, await self._run_id())
         await self._client.set(EPOCH, epoch)
 
@@ -245,9 +254,13 @@ class Projector:
         info: dict[str, Any] = await self._client.info("server")
         return str(info["run_id"])
 
-    async def withdraw(self, queue: str) -> int:
-        """Take back the messages of a queue that nobody has read; how many there were."""
-        count: Any = await self._client.register_script(WITHDRAW)(keys=[stream_of(queue)], args=[GROUP])
+    async def withdraw(self, queue: str, epoch: str = "") -> int:
+        """Take back the messages of a queue that nobody has read; how many there were.
+
+        At the beginning of an epoch, jobs whose message is in somebody's hands are marked as offered in it.
+        """
+        script = self._client.register_script(WITHDRAW)
+        count: Any = await script(keys=[stream_of(queue)], args=[GROUP, CONSUMER_PREFIX, epoch])
         return int(count)
 
 

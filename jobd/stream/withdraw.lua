@@ -1,29 +1,70 @@
 -- Takes the messages of a stream back that nobody has read yet, so that its jobs can be offered again later.
 --
 -- KEYS[1]  a job stream
--- ARGV[1]  the group
+-- ARGV[1]  the group, ARGV[2] the prefix of jobd's own consumers
+-- ARGV[3]  "", or the epoch that is to begin: a job whose message somebody has in hand then counts as offered in it, so
+--          that there is never a second message beside the first
 -- returns  how many
 
-local last = nil
-for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+local stream, group, prefix, epoch = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local KEPT_S = 600 -- a mark whose job is never told of
+
+local function as_table(pairs)
     local fields = {}
-    for n = 1, #info, 2 do
-        fields[info[n]] = info[n + 1]
+    for n = 1, #pairs, 2 do
+        fields[pairs[n]] = pairs[n + 1]
     end
-    if fields['name'] == ARGV[1] then
+    return fields
+end
+
+local last = nil
+local groups = redis.pcall('XINFO', 'GROUPS', stream)
+for _, info in ipairs(groups.err and {} or groups) do
+    local fields = as_table(info)
+    if fields['name'] == group then
         last = fields['last-delivered-id']
     end
 end
 if not last then
-    return 0
+    return 0 -- no stream, or nobody to read it yet
 end
 
-local unread = redis.call('XRANGE', KEYS[1], '(' .. last, '+')
+local function take_back(entry)
+    redis.call('XDEL', stream, entry[1])
+    local job_id = as_table(entry[2])['job_id']
+    if job_id then
+        redis.pcall('HDEL', 'job:' .. job_id, 'jobd_offered', 'jobd_message')
+    end
+end
+
+local function adopt(entry)
+    local fields = as_table(entry[2])
+    if fields['job_id'] then
+        local key, mark = 'job:' .. fields['job_id'], epoch .. '/' .. (fields['enqueue_id'] or '1')
+        redis.pcall('HSET', key, 'jobd_offered', mark, 'jobd_message', entry[1])
+        if redis.call('TTL', key) == -1 then
+            redis.call('EXPIRE', key, KEPT_S)
+        end
+    end
+end
+
+local unread = redis.call('XRANGE', stream, '(' .. last, '+')
 for _, entry in ipairs(unread) do
-    redis.call('XDEL', KEYS[1], entry[1])
-    for n = 1, #entry[2], 2 do
-        if entry[2][n] == 'job_id' then
-            redis.call('HDEL', 'job:' .. entry[2][n + 1], 'jobd_offered')
+    take_back(entry)
+end
+
+if epoch ~= '' then
+    local has_raw_workers = false
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+        local name = as_table(info)['name']
+        has_raw_workers = has_raw_workers or string.sub(name, 1, #prefix) ~= prefix
+    end
+    for _, entry in ipairs(redis.call('XRANGE', stream, '-', last)) do
+        -- A raw worker acknowledges and leaves the message; nobody else does, but for a jobd that was killed just then.
+        if has_raw_workers or redis.call('XPENDING', stream, group, entry[1], entry[1], 1)[1] then
+            adopt(entry)
+        else
+            take_back(entry)
         end
     end
 end

@@ -1,0 +1,206 @@
+"""One message for each job that is to be had, and none for any other: whatever Redis loses and whoever ends the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobd.config import Config, Leases
+from jobd.config import Relay as Settings
+from jobd.lifecycle.read import pause_queue
+from tests.support import servers
+from tests.support.node import Node, eventually, new_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from jobd.lifecycle.enqueue import NewJob
+
+STREAM, GROUP = "jobs:stream", "workers"
+
+
+@pytest.fixture
+async def small(shared_postgres: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    """A node that soon sees what is missing from its streams."""
+    monkeypatch.setattr("jobd.services.relay.SWEEP_S", 0.05)
+    url = await new_database(shared_postgres)
+    config = Config(relay=Settings(stream_window=20), leases=Leases(ttl_s=30, heartbeat_s=10))
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, config).running() as node:
+            yield node
+
+
+async def offered(node: Node) -> list[str]:
+    return [fields["job_id"] for _, fields in await node.redis.xrange(STREAM)]
+
+
+async def are_offered(node: Node, *jobs: NewJob) -> bool:
+    return sorted(await offered(node)) == sorted(str(job.id) for job in jobs)
+
+
+async def read_raw(node: Node, consumer: str = "raw-1", count: int = 1) -> list[str]:
+    """Messages that a raw worker has in hand, as their ids."""
+    answer: Any = await node.redis.xreadgroup(GROUP, consumer, {STREAM: ">"}, count=count)
+    return [message_id for _, messages in answer for message_id, _ in messages]
+
+
+async def epoch_of(node: Node) -> int:
+    epoch: int = await node.database.pool.fetchval("SELECT epoch FROM installation")
+    return epoch
+
+
+# -- a Redis that forgot something ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["jobd:epoch", "a message", "the hashes", "jobd:run"])
+async def test_redis_that_forgot_a_little_has_one_message_for_each_job_afterwards(small: Node, lost: str) -> None:
+    jobs = [await small.enqueue() for _ in range(10)]
+    await eventually(lambda: are_offered(small, *jobs))
+    before = await epoch_of(small)
+
+    if lost == "a message":
+        await small.redis.xdel(STREAM, (await small.redis.xrange(STREAM))[3][0])
+    elif lost == "the hashes":
+        await small.redis.delete("jobd:epoch", *(f"job:{job.id}" for job in jobs))
+    else:
+        await small.redis.delete(lost)
+    late = await small.enqueue()
+
+    async def is_over() -> bool:
+        return await epoch_of(small) > before and await are_offered(small, *jobs, late)
+
+    await eventually(is_over)
+    await eventually(small.outbox_is_empty)
+    assert len(await offered(small)) == 11
+
+
+@pytest.mark.parametrize("lost", ["jobd:epoch", "the hashes"])
+async def test_message_in_the_hands_of_a_worker_is_not_offered_again_after_a_loss(small: Node, lost: str) -> None:
+    jobs = [await small.enqueue() for _ in range(3)]
+    await eventually(lambda: are_offered(small, *jobs))
+    small.raw_workers._config = lambda: Config(queues={})  # it looks elsewhere: what was read is not known yet
+    before = await epoch_of(small)
+    (message_id,) = await read_raw(small)
+
+    await small.redis.delete("jobd:epoch", *([f"job:{jobs[0].id}"] if lost == "the hashes" else []))
+    late = await small.enqueue()
+
+    async def is_over() -> bool:
+        return await epoch_of(small) > before and await are_offered(small, *jobs, late)
+
+    await eventually(is_over)
+    await eventually(small.outbox_is_empty)
+    assert len(await offered(small)) == 4
+    assert [entry["message_id"] for entry in await small.redis.xpending_range(STREAM, GROUP, "-", "+", 9)] == [
+        message_id
+    ]
+
+
+# -- jobs that end or start without their message ----------------------------------------------------------------------
+
+
+async def test_message_of_a_canceled_job_leaves_the_stream(small: Node) -> None:
+    jobs = [await small.enqueue() for _ in range(3)]
+    await eventually(lambda: are_offered(small, *jobs))
+
+    await small.engine.cancel([jobs[1].id])
+
+    await eventually(lambda: are_offered(small, jobs[0], jobs[2]))
+
+
+async def test_message_of_a_canceled_job_whose_hash_expired_leaves_the_stream(small: Node) -> None:
+    jobs = [await small.enqueue() for _ in range(3)]
+    await eventually(lambda: are_offered(small, *jobs))
+    await small.redis.delete(f"job:{jobs[1].id}", f"job:{jobs[1].id}:events")
+
+    await small.engine.cancel([jobs[1].id])
+
+    await eventually(lambda: are_offered(small, jobs[0], jobs[2]))
+
+
+async def test_message_of_a_job_that_was_taken_without_it_leaves_the_stream(small: Node) -> None:
+    jobs = [await small.enqueue() for _ in range(3)]
+    await eventually(lambda: are_offered(small, *jobs))
+
+    (first,) = await small.engine.poll_claim(["default"], "test", 1)
+
+    assert first.job_id == jobs[0].id
+    await eventually(lambda: are_offered(small, *jobs[1:]))
+
+
+async def test_message_that_brought_a_running_job_stays_until_the_job_is_done(small: Node) -> None:
+    job = await small.enqueue()
+    (got,) = await small.dispatcher.take(("default",), "test", 1)
+    await eventually(small.outbox_is_empty)
+    while_running = await offered(small)
+
+    await small.done(got)
+    await eventually(small.outbox_is_empty)
+
+    assert while_running == [str(job.id)]
+    assert await offered(small) == []
+
+
+async def test_canceled_job_that_a_raw_worker_has_in_hand_stays_canceled_in_its_hash(small: Node) -> None:
+    """Read, and canceled before jobd has seen that: the worker goes on, and what it writes is put right."""
+    job = await small.enqueue()
+    await eventually(lambda: are_offered(small, job))
+    small.raw_workers._config = lambda: Config(queues={})  # it looks elsewhere
+    (message_id,) = await read_raw(small)
+    await small.engine.cancel([job.id])
+    await eventually(small.outbox_is_empty)
+
+    small.raw_workers._config = lambda: small.config
+    await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": '{"by": "raw"}', "updated_ts": "1"})
+    await small.redis.xack(STREAM, GROUP, message_id)
+
+    async def is_right() -> bool:
+        found = await small.hash_of(job.id)
+        return (found["status"], found["result"]) == ("canceled", "")
+
+    await eventually(is_right)
+    await eventually(lambda: are_offered(small))
+
+
+async def test_second_done_of_a_zombie_with_another_result_is_put_right(small: Node) -> None:
+    job = await small.enqueue()
+    (got,) = await small.dispatcher.take(("default",), "test", 1)
+    await small.done(got, '{"by": "the first"}')
+    await eventually(small.outbox_is_empty)
+    await small.redis.xadd(STREAM, {"job_id": str(job.id), "task": "chat", "payload": "{}", "enqueue_id": "1"})
+    await read_raw(small)
+
+    async def is_settled() -> bool:
+        return not await small.redis.xlen(STREAM)
+
+    await eventually(is_settled)
+    for result in ('{"by": "a zombie"}', '{"by": "them again"}'):
+        await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": result, "updated_ts": result})
+
+        async def is_right() -> bool:
+            return (await small.hash_of(job.id))["result"] == '{"by": "the first"}'
+
+        await eventually(is_right)
+
+
+# -- pauses --------------------------------------------------------------------------------------------------------
+
+
+async def test_pausing_a_queue_whose_stream_is_gone_does_not_fail_the_relay(
+    small: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small.relay, "_next_sweep", float("inf"))
+    job = await small.enqueue()
+    await eventually(lambda: are_offered(small, job))
+    await small.redis.delete(STREAM)
+
+    await pause_queue(small.database.pool, "default", paused=True)
+    await eventually(lambda: _is_obeyed(small))
+
+    assert "relay failed" not in caplog.text
+
+
+async def _is_obeyed(node: Node) -> bool:
+    return "default" in node.relay._paused
