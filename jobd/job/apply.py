@@ -74,6 +74,7 @@ def carry_out(job: JobView, answer: Answer) -> JobView:
             status=JobStatus.RUNNING,
             attempt_no=answer.attempt_no,
             attempt_count=job.attempt_count + 1,
+            in_line=False,
             lease=answer.lease,
         )
     if isinstance(answer, Renewed):
@@ -88,12 +89,13 @@ def carry_out(job: JobView, answer: Answer) -> JobView:
             status=JobStatus.QUEUED,
             enqueue_id=answer.enqueue_id,
             run_after=answer.run_after,
+            in_line=answer.outcome is AttemptOutcome.RELEASED,
         )
     if isinstance(answer, DeadLettered):
         return replace(close_attempt(job, answer.outcome), status=JobStatus.ERROR)
     if isinstance(answer, Canceled):
         closed = job if answer.outcome is None else close_attempt(job, answer.outcome)
-        return replace(closed, status=JobStatus.CANCELED)
+        return replace(closed, status=JobStatus.CANCELED, in_line=False)
     return job
 
 

@@ -128,7 +128,7 @@ def decide_claim(
             return DeadLettered(outcome=AttemptOutcome.EXPIRED, reason=DeadLetterReason.ATTEMPTS_EXHAUSTED)
     elif job.cancel_requested:
         return NotClaimable(NotClaimableReason.CANCEL_REQUESTED)
-    elif job.run_after > now:
+    elif job.run_after > now and not job.in_line:
         return NotClaimable(NotClaimableReason.NOT_DUE)
     lease = Lease(claim=claim, lease_expires_at=now + ttl_s)
     return Claimed(lease=lease, attempt_no=job.attempt_no + 1, took_over=job.status is RUNNING)
@@ -198,7 +198,9 @@ def decide_redrive(job: JobView, new_job_id: str, *, now: float) -> JobView | No
     """A new job that runs the dead letter again; the old one stays as it is."""
     if job.status is not ERROR:
         return NotDeadLettered(job.status)
-    return JobView(job_id=new_job_id, max_attempts=job.max_attempts, run_after=now, redriven_from=job.job_id)
+    return JobView(
+        job_id=new_job_id, max_attempts=job.max_attempts, run_after=now, in_line=True, redriven_from=job.job_id
+    )
 
 
 #: The outcomes that each report may have led to, and so replays.

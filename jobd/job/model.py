@@ -51,6 +51,8 @@ class JobView(Struct, frozen=True, kw_only=True):
     enqueue_id: int = 1
     #: not to be claimed before this instant
     run_after: float = 0.0
+    #: has its place in the queue: it was due once, and stays so if the clock goes back
+    in_line: bool = False
     #: the number of the newest attempt, which never recurs
     attempt_no: int = 0
     #: attempts charged: at claim, and given back by a release

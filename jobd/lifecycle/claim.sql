@@ -4,7 +4,8 @@
 
 -- name: claim_jobs
 -- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
--- A job without a row back is not to be had this way.
+-- A job without a row back is not to be had this way. A job that has its place (order_at) is due and
+-- stays so: a clock that goes back keeps no job from its worker.
 -- $1 job_ids uuid[] (in order), $2 enqueue_ids int[], $3 owners text[], $4 streams text[], $5 message_ids text[],
 -- $6 ttl_s float8, $7 now timestamptz or null (tests only), $8 fresh ids bytea (two for each job),
 -- $9 tasks text[] whose leases last otherwise, $10 how long float8[]
@@ -19,7 +20,7 @@ taken AS (
         started_at = coalesce(started_at, clock($7)), updated_at = clock($7)
     FROM asked a
     WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'queued'
-        AND jobs.run_after <= clock($7) AND NOT jobs.cancel_requested
+        AND (jobs.order_at IS NOT NULL OR jobs.due_at <= clock($7)) IS TRUE AND NOT jobs.cancel_requested
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, a.owner_id, a.stream, a.message_id,
@@ -77,8 +78,7 @@ taken AS (
         attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
         started_at = coalesce(started_at, clock($5)), updated_at = clock($5)
     FROM picked
-    WHERE jobs.id = ANY (ARRAY[picked.id]) AND jobs.status = 'queued' AND jobs.run_after <= clock($5)
-        AND NOT jobs.cancel_requested
+    WHERE jobs.id = ANY (ARRAY[picked.id]) AND jobs.status = 'queued' AND NOT jobs.cancel_requested
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at,

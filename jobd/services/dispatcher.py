@@ -374,10 +374,10 @@ class Dispatcher:
             self._try_again(message, FAILED_TRIES if _is_about_the_message(answer) else None, "cannot be claimed")
         elif isinstance(answer, Unknown):
             self._try_again(message, UNKNOWN_TRIES, "is not here")
-        elif isinstance(answer, NotClaimable):
-            # Too early means that someone moved the job's time; the relay offers it again when it is due.
+        elif isinstance(answer, NotClaimable) and answer.ack:
             self._useless.append(message)
-        # A claim that ended the job has told the relay, which acknowledges once everyone has been told.
+        # A claim that ended the job has told the relay, which acknowledges once everyone has been told. A message that
+        # came before its job is due stays pending.
 
     def _try_again(self, message: _Message, most: int | None, why: str) -> None:
         message.tries += most is not None

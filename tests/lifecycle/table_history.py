@@ -132,7 +132,8 @@ class TableHistory(History):
         answers = self.tables.call(enqueue, self.tables.database, [job], now=self.at)
 
         assert answers == [Created(job.id)]
-        self.add(JobView(job_id=name, max_attempts=max_attempts, run_after=self.now + delay_s), "submit")
+        run_after = self.now + delay_s
+        self.add(JobView(job_id=name, max_attempts=max_attempts, run_after=run_after, in_line=delay_s <= 0), "submit")
 
     def submit_with_key(self, key: str, body: bytes) -> None:
         name = self.new_id()
@@ -144,7 +145,7 @@ class TableHistory(History):
         known, known_body = self.keys.setdefault(key, (name, body))
         if known == name:
             assert answer == Created(job.id)
-            self.add(JobView(job_id=name, max_attempts=1, run_after=self.now), "submit")
+            self.add(JobView(job_id=name, max_attempts=1, run_after=self.now, in_line=True), "submit")
         else:
             assert answer == (Existing if known_body == body else KeyMismatch)(UUID(known))
 
@@ -167,6 +168,8 @@ class TableHistory(History):
         promoted = self.tables.call(promote_due, self.pool, now=self.at)
 
         assert all(self.views[str(job_id)].run_after <= self.now for job_id in promoted)
+        for name in map(str, promoted):
+            self.views[name] = replace(self.views[name], in_line=True)
 
     def delayed(self) -> list[str]:
         return [name for name, job in self.views.items() if job.status is JobStatus.QUEUED and job.run_after > self.now]
@@ -431,6 +434,7 @@ def view_in(row: asyncpg.Record, lease: tuple[Lease, int] | None, closed: Sequen
         status=JobStatus(row["status"]),
         enqueue_id=row["enqueue_id"],
         run_after=row["run_after"].timestamp(),
+        in_line=row["order_at"] is not None,
         attempt_no=row["attempt_no"],
         attempt_count=row["attempt_count"],
         cancel_requested=row["cancel_requested"],

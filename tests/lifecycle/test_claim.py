@@ -16,6 +16,7 @@ from jobd.lifecycle.claim import EXPLAIN_CLAIMS, Ask, ClaimAnswer, ClaimedJob, U
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.heartbeat import heartbeat
+from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import list_dead_letters, pause_queue
 from jobd.lifecycle.release import release
 from tests.support.factories import (
@@ -120,8 +121,8 @@ async def test_a_message_claims_even_from_a_paused_queue(db: Database) -> None:
 
 
 async def test_the_clock_of_the_database_decides_when_no_now_is_given(db: Database) -> None:
-    soon = await db.pool.fetchval("SELECT clock_timestamp()") + timedelta(milliseconds=300)
-    job_id = await make_queued(db, now=soon, run_after=soon)
+    start = await db.pool.fetchval("SELECT clock_timestamp()")
+    job_id = await make_queued(db, now=start, delay_s=0.3)
 
     (early,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S)
     await anyio.sleep(0.4)
@@ -140,6 +141,13 @@ async def test_a_job_is_not_claimed_before_its_time(db: Database) -> None:
     assert await claim_all(db, ask(job_id), now=at(10) - timedelta(microseconds=1)) == [NOT_DUE]
     assert await status_of(db, job_id) is JobStatus.QUEUED
     await claim_one(db, job_id, now=at(10))
+
+
+async def test_a_job_that_is_in_line_is_claimed_though_the_clock_went_back(db: Database) -> None:
+    job_id = await make_queued(db, delay_s=10)
+    await promote_due(db.pool, now=at(10))
+
+    await claim_one(db, job_id, now=at(-3600))
 
 
 async def test_a_message_that_came_too_early_is_the_only_one_not_to_be_acknowledged() -> None:

@@ -239,7 +239,11 @@ BREAKS = {
     "release without the token": (release_verb, "RELEASE_IF_LEASED", [TOKEN]),
     "heartbeat without the token": (heartbeat_verb, "HEARTBEAT_LEASES", [TOKEN]),
     "claim without the enqueue_id": (claim_verb, "CLAIM_JOBS", [ENQUEUE_ID]),
-    "claim before its time": (claim_verb, "CLAIM_JOBS", ["jobs.run_after <= clock($7) AND "]),
+    "claim before its time": (
+        claim_verb,
+        "CLAIM_JOBS",
+        ["(jobs.order_at IS NOT NULL OR jobs.due_at <= clock($7)) IS TRUE AND "],
+    ),
     "takeover of a live lease": (claim_verb, "TAKE_OVER_JOBS", [NOT_EXPIRED]),
     "takeover by a stale message": (claim_verb, "TAKE_OVER_JOBS", [ENQUEUE_ID]),
 }

@@ -181,6 +181,25 @@ async def test_doubled_and_stale_messages_claim_nothing(quick: Node) -> None:
     assert attempts == 1
 
 
+async def test_message_of_a_job_that_is_not_due_is_not_acknowledged(quick: Node) -> None:
+    later = await quick.enqueue(delay_s=600)
+    message = {"job_id": str(later.id), "enqueue_id": 1}
+    message_id = await quick.redis.xadd("jobs:stream", message)
+    job = await quick.enqueue()
+
+    (got,) = await take(quick)
+    with anyio.move_on_after(0.7):
+        await take(quick)
+
+    assert got.job_id == job.id
+    assert await status_of(quick, later.id) == "queued"
+    assert await quick.redis.xrange("jobs:stream", message_id, message_id) == [(message_id, _as_text(message))]
+
+
+def _as_text(fields: dict[str, object]) -> dict[str, str]:
+    return {key: str(value) for key, value in fields.items()}
+
+
 async def test_caller_that_went_away_gives_its_job_back_uncharged(quick: Node) -> None:
     with anyio.move_on_after(0.2):
         await take(quick)

@@ -432,7 +432,7 @@ def test_reap_of_a_job_that_moved_on_changes_nothing(job: JobView, now: float) -
 
 def test_redrive_makes_a_new_job_linked_to_the_dead_letter() -> None:
     assert decide_redrive(DEAD, "new", now=LATER) == JobView(
-        job_id="new", max_attempts=3, run_after=LATER, redriven_from="job"
+        job_id="new", max_attempts=3, run_after=LATER, in_line=True, redriven_from="job"
     )
 
 

@@ -197,7 +197,7 @@ class History:
             assert (before.status, after.status) == (JobStatus.RUNNING, JobStatus.QUEUED)
         if isinstance(answer, Claimed):
             assert answer.attempt_no == entry.attempts + 1, "an attempt number recurred or was left out"
-            assert before.status is JobStatus.RUNNING or before.run_after <= self.now
+            assert before.status is JobStatus.RUNNING or before.in_line or before.run_after <= self.now
 
     def check_dead_letter(self, before: JobView, command: Command, after: JobView, answer: Answer) -> None:
         """A dead letter exactly when a failed attempt may not be repeated and no cancel was asked for."""
