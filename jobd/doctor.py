@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import ssl
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from jobd.datadir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.errors import JobdError
 from jobd.masking import masked_url
 from jobd.services import embedded_postgres, embedded_valkey
-from jobd.services.listen import bind_listener, trusting
+from jobd.services.listen import OUT_OF_TIME, bind_listener, trusting
 from jobd.store import postgres
 from jobd.store.migrate import pending_migrations
 from jobd.stream import connection
@@ -192,6 +193,13 @@ def _ready(data_dir: DataDir, config: Config) -> Finding:
         detail = f"{url} answers {error.code}: {error.read(2000).decode('utf-8', 'replace')}"
         return Finding(check="gateway", verdict=Verdict.BAD, detail=detail, remedy="see the log of jobd serve")
     except OSError as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else None
+        if isinstance(reason, ssl.SSLCertVerificationError) and reason.verify_code in OUT_OF_TIME:
+            return warn(
+                "gateway",
+                f"{url} listens with a certificate that clients refuse: {reason.verify_message}",
+                f"renew server.tls_cert = {config.server.tls_cert}, or set the clock of this machine",
+            )
         remedy = "see the log of jobd serve"
         return Finding(check="gateway", verdict=Verdict.BAD, detail=f"{url}: {error}", remedy=remedy)
 

@@ -31,6 +31,10 @@ SOCKET_PATH_BYTES = 107
 #: Descriptors for all but the connections that count: databases, children, files, and for each listener the places that
 #: are kept for /livez and connections that are just being evicted (`jobd.services.accept`).
 OTHER_DESCRIPTORS = 400
+#: OpenSSL's codes for a certificate that is not in force yet, and for one that is no more.
+OUT_OF_TIME = frozenset({9, 10})
+#: OpenSSL's flag to leave the dates of certificates unchecked, for which Python has no name.
+_NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 
 
 class TlsFiles(NamedTuple):
@@ -177,31 +181,53 @@ def checked_tls(cert: str, key: str) -> TlsFiles | None:
 
 
 def _shake_hands(files: TlsFiles) -> None:
-    """A handshake with ourselves tells whether key and certificate fit and the certificate is in force."""
+    """A handshake with ourselves tells whether key and certificate fit and the certificate is in force.
+
+    One that is not in force yet, or no more, is only warned of: a board that starts before its clock is set would
+    otherwise never serve, and clients look at the dates themselves.
+    """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         server.load_cert_chain(files.cert, files.key, password=_no_password)
-        client = trusting(files.cert)
+        trusting(files.cert)
     except ssl.SSLError as error:
         why = "the key is not that of the certificate" if "MISMATCH" in str(error) else f"not usable ({error.reason})"
         raise ConfigError(f"server.tls_cert = {files.cert}, server.tls_key = {files.key}: {why}") from error
+    for is_timeless in (False, True):
+        try:
+            _converse(server, trusting(files.cert, is_timeless=is_timeless))
+            return
+        except ssl.SSLCertVerificationError as error:
+            if error.verify_code not in OUT_OF_TIME:
+                raise ConfigError(f"server.tls_cert = {files.cert}: {error.verify_message}; renew it") from error
+            log.warning(
+                "server.tls_cert = %s: %s; it is served all the same, and clients may refuse it: renew it, or set the"
+                " clock of this machine",
+                files.cert,
+                error.verify_message,
+            )
+        except ssl.SSLError as error:
+            raise ConfigError(f"server.tls_cert = {files.cert} does not serve TLS ({error.reason})") from error
+
+
+def _converse(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
-    try:
-        for end in ends * 3:
-            with contextlib.suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-    except ssl.SSLCertVerificationError as error:
-        raise ConfigError(f"server.tls_cert = {files.cert}: {error.verify_message}; renew it") from error
-    except ssl.SSLError as error:
-        raise ConfigError(f"server.tls_cert = {files.cert} does not serve TLS ({error.reason})") from error
+    for end in ends * 3:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
 
 
-def trusting(cert: str) -> ssl.SSLContext:
-    """For a client on this machine: it trusts this very certificate, whatever name it is for."""
+def trusting(cert: str, *, is_timeless: bool = False) -> ssl.SSLContext:
+    """For a client on this machine: it trusts this very certificate, whatever name it is for.
+
+    `is_timeless`: and whether or not it is in force.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # it need not have come with its root
+    if is_timeless:
+        context.verify_flags |= _NO_CHECK_TIME
     context.load_verify_locations(cert)
     return context
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import json
 import os
 import resource
 import socket
@@ -156,18 +158,43 @@ def test_key_of_another_certificate_is_refused(folder: Path) -> None:
         checked_tls(str(cert), str(key))
 
 
-@pytest.mark.parametrize(
-    ("dates", "told"),
-    [
-        (("20200101000000Z", "20200102000000Z"), "expired"),
-        (("20900101000000Z", "20910101000000Z"), "not yet valid"),
-    ],
-)
-def test_certificate_out_of_its_time_is_refused(folder: Path, dates: tuple[str, str], told: str) -> None:
+EXPIRED = ("20200101000000Z", "20200102000000Z")
+NOT_YET = ("20900101000000Z", "20910101000000Z")
+
+
+@pytest.mark.parametrize(("dates", "told"), [(EXPIRED, "expired"), (NOT_YET, "not yet valid")])
+def test_certificate_out_of_its_time_is_taken_with_a_warning(
+    folder: Path, dates: tuple[str, str], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cert, key = make_certificate(folder, in_force=dates)
 
-    with pytest.raises(ConfigError, match=told):
-        checked_tls(str(cert), str(key))
+    assert checked_tls(str(cert), str(key)) == (str(cert), str(key))
+
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert told in record.getMessage()
+    assert str(cert) in record.getMessage()
+
+
+def test_certificate_of_the_future_is_served_and_doctor_warns(jobd: Callable[..., Jobd], folder: Path) -> None:
+    """As on a board that starts before its clock is set."""
+    cert, key = make_certificate(folder, in_force=NOT_YET)
+    files = {"JOBD_SERVER_TLS_CERT": str(cert), "JOBD_SERVER_TLS_KEY": str(key)}
+    daemon = jobd(**files).start()
+    poll((daemon.data_dir / "env.json").exists, 10, daemon.log)
+    unchecked = ssl._create_unverified_context()
+
+    def status() -> int:
+        line = http.client.HTTPSConnection(daemon.addresses["JOBD_URL"][8:], timeout=5, context=unchecked)
+        with contextlib.closing(line):
+            line.request("GET", "/livez")
+            return line.getresponse().status
+
+    poll(lambda: status() == 200, 15, daemon.log)
+    done = run_jobd("doctor", "--data-dir", str(daemon.data_dir), "--json", **files)
+    (found,) = [finding for finding in json.loads(done.stdout)["checks"] if finding["check"] == "gateway"]
+    assert found["verdict"] == "WARN"
+    assert "not yet valid" in found["detail"]
 
 
 def test_missing_and_meaningless_files_are_refused_by_name(folder: Path) -> None:
