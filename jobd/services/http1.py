@@ -6,6 +6,9 @@
 - A body must keep coming: `BODY_STALL_S` without a byte, or too slow in all, is a 408. Only time spent waiting for the
   client counts, and a request whose body came in one piece is not timed at all.
 - A body is invited (100 Continue) when the application first asks for it, so one that is refused is never sent.
+- Bytes may follow a whole request (a line end, further requests). They are kept, up to `AHEAD_BYTES`, while it is under
+  way, so that the end behind them is seen: the client has left.
+- Whoever takes nothing of an answer for `WRITE_S` is cut off.
 - The application may answer without having read the body. What still comes is then read and dropped for `LINGER_S`, for
   closing at once would make the client's system throw the answer away.
 - A connection in a place that is kept for /livez and /readyz (`jobd.services.accept`) has `scope["state"]["reserved"]`.
@@ -19,10 +22,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import socket
 import struct
+import sys
+import termios
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
@@ -66,6 +72,11 @@ LINGER_S = 2.0
 RESERVED_IDLE_S = 0.5
 #: Parts of a body that are read ahead of the application.
 AHEAD = 10
+#: Bytes behind a whole request that are read while it is under way: a client that leaves is seen behind them.
+AHEAD_BYTES = 64 * 1024
+#: How long a client may take nothing of what was written to it, in seconds. It is looked at once in this time, so it is
+#: cut off after twice this at the latest.
+WRITE_S = 30.0
 
 _OF_STATUS = {431: "headers_too_large", 501: "transfer_encoding"}
 _PEER = struct.Struct("3i")
@@ -85,6 +96,10 @@ class Strict(h11.Connection):
     @property
     def they_are_waiting_for_100_continue(self) -> bool:
         return False
+
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._receive_buffer)
 
 
 class Unfolded(ReceiveBuffer):
@@ -139,9 +154,10 @@ class Inbox:
 class Http1(H11Protocol):
     """One connection's requests, one after the other."""
 
-    def __init__(self, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any, can_read: ReadAhead) -> None:
         super().__init__(*arguments)
         self.connection: Strict = Strict()
+        self.can_read = can_read
 
     def is_within_body(self) -> bool:
         return self.connection.their_state is h11.SEND_BODY
@@ -218,6 +234,32 @@ async def _run(app: Any, scope: Any, receive: Any, send: Any) -> None:
         await send(None)
 
 
+class ReadAhead:
+    """In the place of the event that Hypercorn waits for when bytes follow a request that is not answered yet."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_set = False
+        self._waiting: anyio.CancelScope | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    async def clear(self) -> None:
+        self._is_set = False
+
+    async def set(self) -> None:
+        self._is_set = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def wait(self) -> None:
+        while not self._is_set:
+            with anyio.CancelScope() as self._waiting:
+                await self._connection.read_ahead()
+        self._waiting = None
+
+
 class Connection:
     """One client, from the first byte to the last.
 
@@ -247,6 +289,10 @@ class Connection:
         self._slowness = Slowness()
         self._reading: anyio.CancelScope | None = None
         self._left_at: float | None = None
+        #: Bytes written in all, and how many of them the client had taken at the last look, if there was one.
+        self._written = 0
+        self._taken: int | None = None
+        self._look: asyncio.TimerHandle | None = None
         self._tasks = TaskGroup(self._loop)
         peer = writer.get_extra_info("socket")
         state: dict[str, Any] = {"write_at_once": self._write_at_once}
@@ -264,6 +310,7 @@ class Connection:
             client,
             parse_socket_addr(peer.family, peer.getsockname()),
             self._send,
+            can_read=ReadAhead(self),
         )
 
     async def run(self) -> None:
@@ -275,6 +322,8 @@ class Connection:
             await self._writer.wait_closed()
         finally:
             self._be_busy()
+            if self._look is not None:
+                self._look.cancel()
             self._transport.abort()  # which does nothing if it is closed
 
     def end_if_idle(self) -> None:
@@ -285,6 +334,9 @@ class Connection:
         """Close the connection when what was written is sent."""
         if not self._transport.is_closing():
             self._transport.close()
+            self._look_later()
+            if not self._transport.get_write_buffer_size():
+                self._place.rest()  # it may wait for the end of TLS
 
     def _be_idle(self) -> None:
         self._be_busy()
@@ -307,7 +359,10 @@ class Connection:
         transport = self._transport
         if transport.is_closing() or transport.get_write_buffer_size():
             return False
-        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        chunk = b"%x\r\n%b\r\n" % (len(data), data)
+        transport.write(chunk)
+        self._written += len(chunk)
+        self._look_later()
         return True
 
     async def _send(self, event: Event) -> None:
@@ -331,10 +386,29 @@ class Connection:
             if not self._transport.is_closing():
                 with contextlib.suppress(OSError, RuntimeError):  # the client has left
                     self._writer.write(data)
+                    self._written += len(data)
+                    self._look_later()
                     await self._writer.drain()
                     return
             await self._protocol.handle(Closed())
             await anyio.lowlevel.checkpoint()  # one who goes on writing must not keep the loop from all else
+
+    def _look_later(self) -> None:
+        """See to it that somebody looks whether the client takes what is written, or lets the connection be closed."""
+        if self._look is None:
+            self._look = self._loop.call_later(WRITE_S, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        unsent, taken = self._transport.get_write_buffer_size(), None
+        if unsent or self._transport.is_closing():
+            taken = self._written - unsent - unacknowledged(self._writer.get_extra_info("socket").fileno())
+            if taken == self._taken:
+                log.info("a client takes nothing of what was written to it: its connection is cut off")
+                self._transport.abort()
+            else:
+                self._look_later()
+        self._taken = taken
 
     def _leave(self) -> None:
         """The answer is sent and the client still sends: say that nothing more comes, drop what does for a while."""
@@ -362,6 +436,16 @@ class Connection:
             pass
         self._be_busy()
         await self._protocol.handle(Closed())
+
+    async def read_ahead(self) -> None:
+        """Keep what follows the request that is under way; without end when that is too much already."""
+        room = AHEAD_BYTES - self._protocol.connection.unread_bytes
+        if room <= 0:
+            await anyio.sleep_forever()
+        data = await self._reader.read(room)
+        if not data:
+            raise ConnectionResetError("the client has left")
+        self._protocol.connection.receive_data(data)
 
     async def _read_of_body(self) -> bytes | None:
         """The next bytes of a body that is not complete; None when they are not waited for any more."""
@@ -396,6 +480,14 @@ class Slowness:
 
     def patience(self) -> float:
         return min(BODY_STALL_S, BODY_S + self.received / BODY_BYTES_PER_S - self.waited_s)
+
+
+def unacknowledged(fd: int) -> int:
+    """Bytes that the system has not sent yet or whose arrival is not confirmed; 0 for a socket that is closed."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def peer_uid(fd: int) -> int:

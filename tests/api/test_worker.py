@@ -114,15 +114,20 @@ def test_worker_id_is_the_owner_of_the_attempt(yard: Depot) -> None:
     assert yard.rows("SELECT owner_id FROM leases WHERE resource_id = $1", job_id) == [("gpu box 7/é",)]
 
 
-def hang_up_while_waiting(yard: Depot) -> http.client.HTTPConnection:
+def hang_up_while_waiting(yard: Depot, trailing: bytes = b"") -> http.client.HTTPConnection:
     body = json.dumps({"worker_id": "leaver", "streams": ["jobs:stream:gpu"], "max_wait_ms": 60_000})
     connection = http.client.HTTPConnection(yard.daemon.address, timeout=10)
     connection.request("POST", "/internal/worker/claim", body, {"Content-Type": "application/json"})
+    connection.sock.sendall(trailing)
     return connection
 
 
-def test_worker_that_hung_up_is_not_given_a_job(yard: Depot) -> None:
-    leaver = hang_up_while_waiting(yard)
+@pytest.mark.parametrize(
+    "trailing", [b"", b"\r\n", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["", "line end", "request"]
+)
+def test_worker_that_hung_up_is_not_given_a_job(yard: Depot, trailing: bytes) -> None:
+    """Whatever it sent behind its claim."""
+    leaver = hang_up_while_waiting(yard, trailing)
     yard.claim("jobs:stream:gpu", max_wait_ms=200)  # behind the leaver in the same line
     leaver.close()
     yard.claim("jobs:stream:gpu", max_wait_ms=200)

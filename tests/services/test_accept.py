@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from jobd.api.auth import Doorkeeper
 from jobd.api.guard import Guard
+from jobd.api.hang_up import while_wanted
 from jobd.config import Config
 from jobd.service import Handle
 from jobd.services.accept import AT_ONCE, RESERVED, Crowd
@@ -49,7 +50,8 @@ async def alive(request: Request) -> Response:
 
 
 async def hold(request: Request) -> Response:
-    await request.app.state.let_go.wait()
+    async with while_wanted(request.app.state.in_flight, request.receive):
+        await request.app.state.let_go.wait()
     return Response(b"{}")
 
 
@@ -179,6 +181,9 @@ LEAVING = {
     "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n" + bytes(range(256)),
     "a request": GET,
     "three requests": GET * 3,
+    "a request and a line end": b"GET /hold HTTP/1.1\r\n" + HOST + b"\r\n\r\n",
+    "a request and half the next": b"GET /hold HTTP/1.1\r\n" + HOST + b"\r\n" + GET[:20],
+    "a request and many more": b"GET /hold HTTP/1.1\r\n" + HOST + b"\r\n" + GET * 500,
     "the request of a stream": b"GET /stream HTTP/1.1\r\n" + HOST + b"\r\n",
     "a part of a body": b"POST /upload HTTP/1.1\r\n" + HOST + b"Content-Length: 900000\r\n\r\n" + b"x" * 300_000,
     "a part of a refused body": b"POST /early HTTP/1.1\r\n" + HOST + b"Content-Length: 900000\r\n\r\n" + b"x" * 300_000,
