@@ -265,6 +265,7 @@ class Daemon:
             build_app(services),
             listener,
             guard=lambda app: Guard(app, services.doorkeeper, lambda: self._config, public),
+            still_admits=services.doorkeeper.still_admits,
             unix_listener=self._unix_listener,
             tls=self._tls,
             max_connections=connections_that_fit(

@@ -46,6 +46,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     queues: frozenset[str] | None = None
     #: Whether it showed a token; whoever did not shares a name with others.
     has_token: bool = False
+    #: What that token is known by: its public id, or for one of the configuration its digest.
+    token_key: str | bytes = ""
 
     def may(self, scope: RouteScope) -> bool:
         return scope == "public" or scope in self.scopes or "admin" in self.scopes
@@ -93,7 +95,7 @@ class Doorkeeper:
             self._had_rows = True
             if row.revoked_at is None:
                 until = math.inf if row.expires_in_s is None else now + row.expires_in_s
-                by_id[row.id] = _Entry(row.sha256, _principal(row.name, row.scopes, row.queues), until)
+                by_id[row.id] = _Entry(row.sha256, _principal(row.id, row.name, row.scopes, row.queues), until)
         self._by_id, self.knows_table = by_id, True
 
     @property
@@ -117,24 +119,36 @@ class Doorkeeper:
             raise self._bad_token(peer)
         return entry.principal
 
+    def still_admits(self, principal: Principal) -> bool:
+        """Whether one who was admitted would be now, and could do as much; for those who stay long."""
+        if principal is EVERYONE:
+            return not self.has_tokens
+        if not principal.has_token:
+            return True
+        self._learn_configured()
+        key = principal.token_key
+        entry = self._by_digest.get(key) if isinstance(key, bytes) else self._by_id.get(key)
+        return entry is not None and entry.principal == principal and time.monotonic() < entry.expires_at
+
     def _is_open_to(self, uid: int | None) -> bool:
         return self._is_loopback or uid is not None or self._config().server.insecure
 
     def _find(self, authorization: bytes) -> _Entry | None:
         if authorization[:7].lower() != b"bearer ":
             return None
-        configured = self._config().auth.tokens
-        if configured is not self._configured:
-            self._learn_configured(configured)
+        self._learn_configured()
         token = authorization[7:].strip()
         digest = digest_of(token)
         entry = self._by_digest.get(digest) or self._by_id.get(id_in(token), _NO_SUCH)
         is_right = hmac.compare_digest(entry.digest, digest)
         return entry if is_right and time.monotonic() < entry.expires_at else None
 
-    def _learn_configured(self, tokens: Sequence[Token]) -> None:
+    def _learn_configured(self) -> None:
+        tokens = self._config().auth.tokens
+        if tokens is self._configured:
+            return
         self._by_digest = {
-            digest: _Entry(digest, _principal(token.name, token.scopes, token.queues or None))
+            digest: _Entry(digest, _principal(digest, token.name, token.scopes, token.queues or None))
             for token in tokens
             for digest in (bytes.fromhex(token.sha256),)
         }
@@ -173,7 +187,11 @@ class Tries:
         return count >= MAX_TRIES
 
 
-def _principal(name: str, scopes: Iterable[str], queues: Iterable[str] | None) -> Principal:
+def _principal(key: str | bytes, name: str, scopes: Iterable[str], queues: Iterable[str] | None) -> Principal:
     return Principal(
-        name=name, scopes=frozenset(scopes), queues=None if queues is None else frozenset(queues), has_token=True
+        name=name,
+        scopes=frozenset(scopes),
+        queues=None if queues is None else frozenset(queues),
+        has_token=True,
+        token_key=key,
     )

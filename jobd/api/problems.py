@@ -125,7 +125,9 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "transfer_encoding": Kind(501, "Of all transfer encodings only chunked is understood."),
     "unauthorized": Kind(401, "No token, or none that is known; send `Authorization: Bearer ...`."),
-    "unavailable": Kind(503, "The database is away or its answer was lost; try again after Retry-After seconds."),
+    "unavailable": Kind(
+        503, "The database is away, its answer was lost, or jobd stops; try again after Retry-After seconds."
+    ),
     "unknown_blocker": Kind(422, "`blocked_on` names a ticket that does not exist."),
     "unknown_gate": Kind(422, "A gate names a command that is not configured (tickets.gates)."),
     "unknown_job": Kind(404, "There is no job with this id."),

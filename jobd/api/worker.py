@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from jobd.job.model import LeaseLost
     from jobd.lifecycle.claim import ClaimedJob
+    from jobd.services.gateway import UnderWay
 
 #: A claim that only wants to look waits this long, or no reader could have looked for it.
 LOOK_S = 0.1
@@ -84,13 +85,18 @@ async def _wait_for_jobs(
     """At most so many jobs, unless none comes or the caller hangs up; then whatever came is handed back uncharged."""
     jobs: list[ClaimedJob] = []
     hung_up = anyio.Event()
+    under_way: UnderWay = call.request.scope["state"]["under_way"]
 
-    async def watch() -> None:
-        await hang_up(call.request.receive)
+    def end() -> None:
         hung_up.set()
         tasks.cancel_scope.cancel()
 
+    async def watch() -> None:
+        await hang_up(call.request.receive)
+        end()
+
     async with anyio.create_task_group() as tasks:
+        under_way.end = end  # when its token counts no more
         tasks.start_soon(watch)
         jobs = await call.services.dispatcher.take(queues, owner_id, most, max(wait_s, LOOK_S))
         tasks.cancel_scope.cancel()
@@ -98,7 +104,10 @@ async def _wait_for_jobs(
         for job in jobs:
             held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
             await call.services.engine.release(held)
+        if under_way.refusal is not None:
+            raise under_way.refusal
         return []
+    under_way.end = None
     return jobs
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import http.client
 import json
 import os
 import re
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +22,7 @@ import asyncpg
 import pytest
 
 from jobd.api import auth
-from jobd.api.auth import EVERYONE, LOCAL, Doorkeeper, Tries
+from jobd.api.auth import EVERYONE, LOCAL, PASSER_BY, Doorkeeper, Tries
 from jobd.api.problems import ApiError
 from jobd.config import Auth, Config, Server, Token
 from jobd.lifecycle.tokens import TokenRow, create_token, revoke_tokens
@@ -29,12 +32,15 @@ from jobd.tokens import id_in, new_token
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.node import new_database
+from tests.support.sse import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jobd.tokens import NewToken
+    from tests.support.sse import Sent
 
+TICKET = {"title": "Count the cats", "task": "embed", "payload": {}, "created_by": "ann"}
 FORM = re.compile(r"jobd_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 PATH = "/v1/queues"
 #: A revoked token must be worth nothing anywhere after this.
@@ -185,6 +191,43 @@ def test_expired_and_revoked_tokens_are_refused_and_open_no_door() -> None:
     for keeper in (expired, revoked):
         assert code_of(keeper, bearer(GOOD.text)) == "unauthorized"
         assert code_of(keeper, None) == "unauthorized"
+
+
+def test_one_who_stays_is_admitted_for_as_long_as_the_token_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = doorkeeper(row(GOOD, expires_in_s=60.0))
+    admitted = keeper.admit(bearer(GOOD.text), "10.0.0.1", None)
+    keeper.learn([row(OTHER), row(GOOD, expires_in_s=50.0)])
+    assert keeper.still_admits(admitted)
+
+    keeper.learn([row(GOOD, expires_in_s=-0.1)])
+    assert not keeper.still_admits(admitted)
+    keeper.learn([row(GOOD, revoked_at="now")])
+    assert not keeper.still_admits(admitted)
+    keeper.learn([row(GOOD, scopes=["worker"])])
+    assert not keeper.still_admits(admitted)
+
+
+def test_one_who_stays_with_a_token_of_the_configuration_goes_with_it() -> None:
+    configured = Token(name="ops", sha256=GOOD.sha256.hex(), scopes=("client", "admin"))
+    configs = [Config(auth=Auth(tokens=tokens)) for tokens in ((configured,), ())]
+    keeper = Doorkeeper(lambda: configs[0], is_loopback=True)
+    admitted = keeper.admit(bearer(GOOD.text), "10.0.0.1", None)
+    assert keeper.still_admits(admitted)
+
+    configs.pop(0)
+
+    assert not keeper.still_admits(admitted)
+
+
+def test_one_who_stays_without_a_token_goes_when_there_is_one_unless_none_is_needed() -> None:
+    keeper = doorkeeper()
+    assert keeper.still_admits(EVERYONE)
+
+    keeper.learn([row(GOOD)])
+
+    assert not keeper.still_admits(EVERYONE)
+    assert keeper.still_admits(LOCAL)
+    assert keeper.still_admits(PASSER_BY)
 
 
 def test_scheme_is_read_in_any_case() -> None:
@@ -354,6 +397,54 @@ def test_expired_token_is_refused(guarded: Jobd) -> None:
     until_refused(guarded, text)
 
     assert "expired" in next(line for line in token(guarded, "list").stdout.splitlines() if "brief" in line)
+
+
+def test_what_waits_or_listens_ends_with_its_token_and_nothing_else_does(guarded: Jobd) -> None:
+    kept, revoked = (create(guarded, name, scope="admin") for name in ("kept", "to-revoke"))
+    until_good(guarded, revoked)
+    api = Api(guarded.address, {"Authorization": f"Bearer {kept}"})
+    later = {"task": "chat", "payload": {}, "delay_s": 600}
+    job = f"/v1/jobs/{api('POST', '/v1/jobs', later).json['job_id']}"
+    ticket = f"/v1/tickets/{api('POST', '/v1/tickets', TICKET).json['ticket_id']}"
+    claim = {"worker_id": "w", "streams": ["jobs:stream"], "max_wait_ms": 60_000}
+    expiring = create(guarded, "to-expire", "--expires-days", str(8 / 86400), scope="admin")
+    until_good(guarded, expiring)
+    with ThreadPoolExecutor() as threads, contextlib.ExitStack() as stack:
+
+        def listen(text: str) -> list[Stream]:
+            headers, paths = {"Authorization": f"Bearer {text}"}, (f"{job}/events", "/v1/events", f"{ticket}/events")
+            return [stack.enter_context(Stream(guarded.address, path, headers, 60.0)) for path in paths]
+
+        def wait(text: str) -> list[Future[Answer]]:
+            impostor = Api(guarded.address, {"Authorization": f"Bearer {text}"})
+            return [
+                threads.submit(impostor, "GET", f"{job}?wait_s=14"),
+                threads.submit(impostor, "POST", "/internal/worker/claim", claim),
+            ]
+
+        streams, others = [*listen(expiring), *listen(revoked)], listen(kept)
+        waits = [*wait(expiring), *wait(revoked)]
+        assert token(guarded, "revoke", "to-revoke").returncode == 0
+
+        for stream in streams:
+            end_of(stream)
+        assert [(one.result().status, one.result().code) for one in waits] == [(401, "unauthorized")] * 4
+        assert api("POST", f"{job}/cancel").status == 200
+        for stream in others[:2]:
+            assert "canceled" in [event.type for event in until(stream, "canceled")]
+
+
+def end_of(stream: Stream) -> None:
+    with contextlib.suppress(http.client.IncompleteRead):
+        for _ in stream:
+            pass
+
+
+def until(stream: Stream, kind: str) -> Iterator[Sent]:
+    for event in stream:
+        yield event
+        if event.type == kind:
+            return
 
 
 def test_every_change_of_tokens_is_in_the_audit_table_with_its_actor(guarded: Jobd) -> None:

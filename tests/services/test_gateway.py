@@ -18,6 +18,7 @@ from jobd.service import Handle
 from jobd.services import gateway as gateway_module
 from jobd.services import http1
 from jobd.services.gateway import CLOSE_S, Gateway, bind_listener
+from tests.support.raw_http import answers_in
 
 if TYPE_CHECKING:
     import socket
@@ -144,7 +145,7 @@ def make_app() -> Starlette:
             Route("/endless", endless_stream),
             Route("/flood", flood),
             Route("/large", large_answer),
-            Route("/slow", slow_answer),
+            Route("/slow", slow_answer, methods=["GET", "POST"]),
             Route("/upload", upload, methods=["POST"]),
             Route("/broken", broken),
         ]
@@ -272,6 +273,20 @@ async def test_client_that_reads_slowly_gets_all_of_its_answer(
             await anyio.sleep(0.01)
 
         assert received == body_at + LARGE
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_request_that_a_stop_cuts_off_is_told_to_come_again(listener: socket.socket, method: str) -> None:
+    async with serving(listener) as gateway:
+        stream = await gateway.connect()
+        await stream.send(request_for("/slow").replace(b"GET", method.encode()))
+        await gateway.app.state.asked.wait()
+
+        await gateway.stop()
+
+        (answer,) = answers_in(await rest_of(stream), True)
+        assert (answer.status, answer.code) == (503, "unavailable")
+        assert (answer.headers["retry-after"], answer.headers["connection"]) == ("1", "close")
 
 
 async def test_idle_connection_is_closed(listener: socket.socket) -> None:
