@@ -194,5 +194,7 @@ class Scheduler(Poller):
 
     async def _schedule(self, claims: Sequence[Claim]) -> None:
         held = [claim.record for claim in claims if not claim.is_lost]
-        await schedule(self._database.pool, held)
+        ended = await schedule(self._database.pool, held)
         self.claims.forget(claims)
+        # An event that another node ended before it was claimed here has a claim that no write gives up.
+        await self.claims.release([claim for claim in claims if claim.resource_id not in ended])

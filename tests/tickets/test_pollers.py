@@ -27,11 +27,12 @@ from tests.tickets.desk import CONFIG, asked, new_ticket, todo_ticket
 from tests.tickets.hall import Hall, Node, open_hall
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
     from uuid import UUID
 
     from jobd.service import Service
+    from jobd.services.ticket_claims import Claim
     from jobd.store.postgres import Database
     from jobd.wire.tickets import Trail
 
@@ -307,3 +308,23 @@ async def test_many_tickets_go_their_way_together(hall: Hall) -> None:
     rows = await hall.db.pool.fetch("SELECT status, count(*) AS n FROM tickets GROUP BY 1 ORDER BY 1")
     assert [(row["status"], row["n"]) for row in rows] == [("DONE", len(tickets)), ("NEW", 1)]
     assert await hall.status(other.ticket_id) == "NEW"
+
+
+async def test_event_that_another_node_ends_before_it_is_claimed_is_left_without_a_claim(
+    db: Database, folder: Path
+) -> None:
+    async with open_hall(db, folder) as hall:
+        await hall.ready()
+        two = hall.node("two")
+        acquire_here = hall.one.scheduler.claims.acquire
+
+        async def acquire_late(event_ids: Sequence[UUID]) -> list[Claim]:
+            await two.scheduler.run_once()
+            return await acquire_here(event_ids)
+
+        hall.one.scheduler.claims.acquire = acquire_late  # type: ignore[assignment,method-assign]  # the other comes first
+
+        await hall.one.scheduler.run_once()
+
+        assert await db.pool.fetchval("SELECT count(*) FROM leases WHERE resource_type = 'EVENT'") == 0
+        assert len(hall.one.scheduler.claims) == 0
