@@ -22,18 +22,30 @@ class Lease:
     """What its holder knows of a lease. Times are those of time.monotonic()."""
 
     def __init__(self, sent_at: float, ttl_s: float) -> None:
-        #: When the newest request that was granted had been sent.
-        self.renewed_at = sent_at
-        #: From then on its holder does nothing more.
-        self.ends_at = sent_at + ttl_s * (1 - MARGIN)
+        #: Called when a renewal was granted; in any thread.
+        self.on_grant: Callable[[], None] = _nothing
+        self._count(sent_at, ttl_s)
 
     def grant(self, sent_at: float, ttl_s: float) -> None:
         """A renewal that was sent then is granted; may be called from any thread."""
         if sent_at > self.renewed_at:
-            self.renewed_at, self.ends_at = sent_at, sent_at + ttl_s * (1 - MARGIN)
+            self._count(sent_at, ttl_s)
+            self.on_grant()
+
+    def _count(self, sent_at: float, ttl_s: float) -> None:
+        #: When the newest request that was granted had been sent.
+        self.renewed_at = sent_at
+        #: From then on its holder does nothing more.
+        self.ends_at = sent_at + ttl_s * (1 - MARGIN)
+        #: What processes its holder has by then are killed even if this process stands still.
+        self.kill_at = sent_at + ttl_s * (1 - MARGIN / 2)
 
     def is_over(self) -> bool:
         return time.monotonic() >= self.ends_at
+
+
+def _nothing() -> None:
+    pass
 
 
 L = TypeVar("L", bound=Lease)

@@ -2,7 +2,8 @@
 
 A slot takes one job and carries it through the same few steps: hold its lease, find its runner, read its payload, run
 it, report. While it runs, four things may stop it: its time is up, it is to be canceled, its lease is lost, jobd stops.
-Each cancels the runner; then the attempt has failed, was canceled, is left alone, or is handed back uncharged.
+Each cancels the runner; then the attempt has failed, was canceled, is left alone, or is handed back uncharged. A job is
+handed back only when nothing of its attempt runs any more; of a thread that does not end in time the lease will end.
 
 The report comes last, is written even if jobd stops meanwhile, and is tried again while Postgres is away, for as long
 as the lease is this process's. A job whose lease is lost is never written to. While a result is being written, the slot
@@ -102,6 +103,7 @@ class _Run:
             max_attempts=job.max_attempts,
             timeout_s=job.timeout_s,
             emit=self.teller.emit,
+            lease=hold,
         )
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + job.timeout_s)
         #: Around the report, which has a deadline of its own from its beginning on.
@@ -325,6 +327,8 @@ class Slots:
         """Write down what came of it. Nothing, once the lease is lost."""
         run.report_within(max(REPORT_S, run.hold.ttl_s(self._config().leases)))
         with run.report_scope:
+            if run.handed_back:  # only then may another node begin with it
+                await self._until_gone(run)
             if not run.hold.lost.is_set():
                 await self._sink.flush(run.teller)
             while run.may_report:

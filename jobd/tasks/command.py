@@ -11,7 +11,8 @@ attempt; even the last two, because a shell pipeline whose first half crashed lo
 
 Whatever the way out, `run` is left only when every process of the attempt is gone (see `processes`). The program's own
 end comes first: those that hold its output open after it get two seconds, then they are told to end. A jobd that is
-killed cannot do this; its systemd unit does, and the next start in the same data directory looks for what is left.
+killed cannot do this; its systemd unit does, and the next start in the same data directory looks for what is left. A
+jobd that stands still cannot either; then the `watchdog` kills what would outlive its lease.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from jobd.tasks.oom import oom_kills
 from jobd.tasks.output import LogLines, Pipe, Results, Teller, last_document, printable
 from jobd.tasks.processes import Family, adopt_orphans, tasks_of_user
 from jobd.tasks.runner import TaskFailed
+from jobd.tasks.watchdog import Watchdog
 from jobd.tasks.workdir import Workdir, clear_leftovers
 
 if TYPE_CHECKING:
@@ -59,8 +61,9 @@ log = logging.getLogger(__name__)
 
 
 class CommandRunner:
-    def __init__(self, task: Task, data_dir: Path) -> None:
+    def __init__(self, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
         self._task = task
+        self._watchdog = watchdog or Watchdog()
         self._root = data_dir / "attempts"
         adopt_orphans()
         if ended := clear_leftovers(self._root):
@@ -71,14 +74,15 @@ class CommandRunner:
         workdir = self._make_workdir(mark)
         attempt = _Attempt(self._task, context, workdir)
         try:
-            code = await attempt.follow(self._start(mark, payload, context, workdir))
+            with self._watchdog.watching(mark, context.lease):
+                code = await attempt.follow(self._start(mark, payload, context, workdir))
             return attempt.judge(code)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(workdir.remove)
 
     async def close(self) -> None:
-        """Nothing is kept between jobs."""
+        self._watchdog.close()
 
     def _make_workdir(self, mark: int) -> Workdir:
         try:

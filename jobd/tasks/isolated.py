@@ -6,6 +6,7 @@ is touched. There is a process for each job that runs at once; they are made whe
     a job must stop       it is told (`ctx.cancelled`; an `async def` is cancelled); a process that has not ended its
                           job `GRACE_S` later is killed with everything that it started
     a process crashes     its job fails, worth another attempt, and names the signal or the exit code
+    jobd stands still     the `watchdog` kills the process of a job whose lease ends meanwhile
     recycle_jobs          so many jobs, and another process takes over
     memory_mb             the same after a job that leaves the process larger than that
 
@@ -31,6 +32,7 @@ from jobd.tasks.isolated_process import HandlerProcess
 from jobd.tasks.oom import oom_kills
 from jobd.tasks.processes import DEATH_S, adopt_orphans
 from jobd.tasks.runner import TaskFailed
+from jobd.tasks.watchdog import Watchdog
 from jobd.tasks.workdir import clear_leftovers
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ log = logging.getLogger(__name__)
 
 
 class IsolatedRunner:
-    def __init__(self, name: str, task: Task, data_dir: Path) -> None:
+    def __init__(self, name: str, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
         self._name = name
+        self._watchdog = watchdog or Watchdog()
         self._task = task
         self._root = data_dir / "attempts"
         #: Those with nothing to do; the one that rested least is the next.
@@ -76,12 +79,14 @@ class IsolatedRunner:
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         process = self._take()
         try:
-            return await run_job(process, payload, context)
+            with self._watchdog.watching(process.family.mark, context.lease):
+                return await run_job(process, payload, context)
         finally:
             self._give_back(process)
 
     async def close(self) -> None:
         self._is_closed = True
+        self._watchdog.close()
         leaving, self._idle, self._leaving = [*self._idle, *self._leaving], [], []
         async with anyio.create_task_group() as ending:
             for process in leaving:

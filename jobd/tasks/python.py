@@ -92,15 +92,15 @@ class ThreadRunner(_PythonRunner):
 
     async def gone(self, context: Context) -> None:
         """Return when nothing of this attempt runs any more."""
-        call = self._left.pop(context, None)
-        if call is None or call.over.is_set():
-            return
-        log.warning(
-            "the handler of %s goes on in its thread although its attempt has ended; its slot waits for it",
-            context.task,
-            extra={"job": str(context.job_id)},
-        )
-        await call.over.wait()
+        call = self._left.get(context)
+        if call is not None and not call.over.is_set():
+            log.warning(
+                "the handler of %s goes on in its thread although its attempt has ended; its slot waits for it",
+                context.task,
+                extra={"job": str(context.job_id)},
+            )
+            await call.over.wait()
+        self._left.pop(context, None)
 
     async def close(self) -> None:
         self._threads.close()

@@ -25,6 +25,7 @@ from jobd.errors import ConfigError
 from jobd.tasks.declared import DECLARED
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import import_module, python_runner
+from jobd.tasks.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,18 +75,21 @@ def make_runners(config: Config) -> dict[str, Runner]:
     """The runner of every task that slots of this process may meet; raises ConfigError for one that cannot be made."""
     if not any(queue.slots for queue in config.queues.values()):
         return {}
-    return {name: _runner(name, task, config) for name, task in config.tasks.items() if task.run != "external"}
+    watchdog = Watchdog()
+    return {
+        name: _runner(name, task, config, watchdog) for name, task in config.tasks.items() if task.run != "external"
+    }
 
 
-def _runner(name: str, task: Task, config: Config) -> Runner:
+def _runner(name: str, task: Task, config: Config, watchdog: Watchdog) -> Runner:
     if task.run == "mock":
         return MockRunner()
     if task.run == "python" and not task.isolate:
         return python_runner(name, task.handler)
     if task.run == "python":
-        return _made(name, "isolate = true", "isolated", "IsolatedRunner", name, task, Path(config.data_dir))
+        return _made(name, "isolate = true", "isolated", "IsolatedRunner", name, task, Path(config.data_dir), watchdog)
     if task.run == "command":
-        return _made(name, 'run = "command"', "command", "CommandRunner", task, Path(config.data_dir))
+        return _made(name, 'run = "command"', "command", "CommandRunner", task, Path(config.data_dir), watchdog)
     return _made(name, 'run = "openai"', "openai", "OpenAIRunner", task)
 
 

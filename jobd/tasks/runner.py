@@ -34,6 +34,13 @@ class TaskFailed(JobdError):
         self.stack = stack
 
 
+class HeldLease(Protocol):
+    #: By `time.monotonic()`: nothing of the attempt may be there any more, even if jobd itself stands still.
+    kill_at: float
+    #: Called when it was renewed and `kill_at` has moved; in any thread.
+    on_grant: Callable[[], None]
+
+
 class Context:
     """What a running job may know and tell. All of it may be called from any thread."""
 
@@ -46,6 +53,7 @@ class Context:
         max_attempts: int,
         timeout_s: float,
         emit: Callable[[str, str, Mapping[str, Any]], None],
+        lease: HeldLease | None = None,
     ) -> None:
         self.job_id = job_id
         self.task = task
@@ -57,6 +65,8 @@ class Context:
         #: Becomes true when the job is to stop: for code that cannot be cancelled but can look.
         self.cancelled = False
         self._emit = emit
+        #: For runners that start processes.
+        self.lease = lease
 
     @property
     def idempotency_key(self) -> str:

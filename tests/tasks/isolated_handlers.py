@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -42,6 +43,12 @@ async def wait(payload: dict[str, Any], ctx: Context) -> Any:
     ctx.log("ready")
     await anyio.sleep(payload["seconds"])
     return os.getpid()
+
+
+def stay(payload: dict[str, Any], ctx: Context) -> None:
+    """Say who it is, and do not heed anything."""
+    Path(payload["file"]).write_text(str(os.getpid()))
+    time.sleep(600)
 
 
 def area(payload: Size, ctx: Context) -> int:

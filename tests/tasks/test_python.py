@@ -184,3 +184,36 @@ async def test_threads_are_used_again(shared_postgres: str, folder: Path) -> Non
             await shop.until(await shop.submit({"do": "return"}), "done")
 
         assert len(runner._threads._idle) == 1
+
+
+async def test_drain_does_not_hand_back_a_job_whose_thread_goes_on(shared_postgres: str, folder: Path) -> None:
+    handlers.released.clear()
+    runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
+    async with open_workshop(shared_postgres, folder, runners, ONE_SLOT) as shop:
+        job_id = await shop.submit({"do": "linger"})
+        await shop.until_told(job_id, "log")
+
+        await shop.stop()
+
+        assert (await shop.job(job_id)).status == "running"
+        assert await shop.outcomes(job_id) == [None]
+        handlers.released.set()
+
+
+async def test_drain_hands_a_job_back_when_its_thread_has_ended(shared_postgres: str, folder: Path) -> None:
+    handlers.released.clear()
+    runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
+    async with open_workshop(shared_postgres, folder, runners, ONE_SLOT) as shop:
+        job_id = await shop.submit({"do": "linger"})
+        await shop.until_told(job_id, "log")
+        shop.handle.stop.set()
+
+        async def is_told_to_stop() -> bool:
+            return all(run.context.cancelled for run in shop.slots._running)
+
+        await eventually(is_told_to_stop)
+        handlers.released.set()
+        await shop.stop()
+
+        assert (await shop.job(job_id)).status == "queued"
+        assert await shop.outcomes(job_id) == ["released"]

@@ -1,0 +1,101 @@
+"""Processes of an attempt do not outlive its lease while jobd itself stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+import pytest
+
+from jobd.config import Leases, Task
+from jobd.tasks.command import CommandRunner
+from jobd.tasks.marks import MARK_VARIABLE, carrying, new_mark
+from jobd.tasks.watchdog import Watchdog
+from tests.support.daemon import is_alive, poll
+from tests.support.depot import depot
+from tests.support.workshop import CONFIG, open_workshop
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jobd.tasks.runner import Runner
+
+#: Says who it is, and stays.
+PROGRAM = "import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+
+
+@pytest.mark.parametrize("way", ["command", "isolated"])
+def test_processes_of_a_frozen_jobd_are_gone_when_their_lease_has_ended(way: str, folder: Path) -> None:
+    file = folder / "pid"
+    argv = json.dumps([sys.executable, "-c", PROGRAM.format(file=str(file))])
+    runs = {
+        "command": f'run = "command"\nargv = {argv}',
+        "isolated": 'run = "python"\nisolate = true\nhandler = "tests.tasks.isolated_handlers:stay"',
+    }
+    folder.chmod(0o777)
+    config = f"[leases]\nttl_s = 2\nheartbeat_s = 0.5\n[tasks.stay]\n{runs[way]}\n"
+    with depot(config) as yard:
+        yard.submit(task="stay", payload={"file": str(file)})
+        poll(lambda: file.exists() and file.read_text(), 30, yard.daemon.log)
+        pid = int(file.read_text())
+        time.sleep(2.5)  # longer than a lease: renewals reach the watchdog, or it would be gone now
+        assert is_alive(pid)
+
+        yard.daemon.signal(signal.SIGSTOP)
+        try:
+            poll(lambda: not is_alive(pid), 20, lambda: "it goes on past its lease")
+        finally:
+            yard.daemon.signal(signal.SIGCONT)
+
+
+class KnownLease:
+    def __init__(self, kill_at: float) -> None:
+        self.kill_at = kill_at
+        self.on_grant: Any = None
+
+
+async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch(
+    shared_postgres: str, folder: Path
+) -> None:
+    file = folder / "pid"
+    watchdog = Watchdog()
+    task = Task(run="command", argv=(sys.executable, "-c", PROGRAM.format(file=str(file))))
+    runners: dict[str, Runner] = {"chat": CommandRunner(task, folder, watchdog)}
+    config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=0.3))
+    async with open_workshop(shared_postgres, folder, runners, config) as shop:
+        job_id = await shop.submit({})
+        await shop.until(job_id, "running")
+        with anyio.fail_after(30):
+            while watchdog._process is None or not file.exists():
+                await anyio.sleep(0.01)
+            first = watchdog._process
+            os.kill(first.pid, signal.SIGKILL)
+            while watchdog._process is first:  # until the next renewal
+                await anyio.sleep(0.01)
+
+        assert list(watchdog._ends) != []
+        await shop.node.engine.cancel([job_id])
+        await shop.until(job_id, "canceled")
+        assert watchdog._ends == {}
+
+
+def test_watchdog_kills_at_the_end_it_was_told_last(folder: Path) -> None:
+    watchdog, mark = Watchdog(), new_mark()
+    with carrying(mark):
+        sleeper = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK_VARIABLE: str(mark)})
+    lease = KnownLease(time.monotonic() + 600)
+    try:
+        with watchdog.watching(mark, lease):
+            lease.kill_at = time.monotonic()
+            lease.on_grant()
+            assert sleeper.wait(20) == -signal.SIGKILL
+    finally:
+        watchdog.close()
+        sleeper.kill()
