@@ -18,6 +18,23 @@ from tests.support.stage import Stage, stage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+#: A file system in memory, where every fsync is free. Only if there is room for all that tests keep at a time.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 8 << 30
+
+
+def _has_room(folder: Path) -> bool:
+    """Room on it, memory behind it, and programs may be run there."""
+    if not (folder.is_mount() and os.access(folder, os.W_OK | os.X_OK)):
+        return False
+    info = os.statvfs(folder)
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    memory = int(meminfo["MemAvailable"].split()[0]) << 10
+    return min(info.f_bavail * info.f_frsize, memory) >= ROOM_BYTES and not info.f_flag & os.ST_NOEXEC
+
+
+if "TMPDIR" not in os.environ and _has_room(MEMORY):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
 #: No slots: nothing takes a job away from the test that sent it. Who claims by queue uses `told` and leaves it empty.
 #: Nobody works on tickets either, so they stay where they are put.
 NOBODY_WORKS = """
@@ -32,52 +49,41 @@ enabled = false
 """
 
 
-#: What these show does not depend on the version of Python.
-ONCE = (
-    "lifecycle/",
-    "tickets/",
-    "packaging/",
-    "services/test_degraded.py",
-    "services/test_dispatcher",
-    "services/test_redis_chaos.py",
-    "services/test_relay.py",
-    "contract/test_redis_keys.py",
-    "contract/test_ticket_protocol.py",
-    "api/test_bad_",
-    "api/test_dead_letters.py",
-    "api/test_fuzz.py",
-    "api/test_guard.py",
-    "api/test_idempotency.py",
-    "api/test_jobs_list.py",
-    "api/test_load_refused.py",
-    "api/test_openapi.py",
-    "api/test_queues.py",
-    "api/test_results.py",
-    "api/test_scopes.py",
-    "api/test_secrets.py",
-    "api/test_tasks.py",
-    "api/test_tickets.py",
-    "api/test_tokens.py",
-    "api/test_wait.py",
-    "api/test_worker_",
-    "daemon/test_backup.py",
-    "daemon/test_bench.py",
-    "daemon/test_event_cuts.py",
-    "daemon/test_kill.py",
-    "daemon/test_many_streams.py",
-    "daemon/test_ticket_chaos.py",
-    "daemon/test_upgrade.py",
+#: What depends on the version of Python: the event loop, signals, threads, child processes, imports, run-time typing.
+#: All else shows SQL, Redis, the wire or other programs at work and runs on the oldest Python only.
+EVERY_PYTHON = (
+    "unit/",
+    "client/test_async_client.py",
+    "client/test_client.py",
+    "client/test_client_events.py",
+    "client/test_completion.py",
+    "daemon/test_first_job.py",
+    "daemon/test_serve.py",
+    "daemon/test_signals.py",
+    "services/test_gateway.py",
+    "services/test_lease_guard.py",
+    "services/test_listen.py",
+    "tasks/test_command.py",
+    "tasks/test_isolated.py",
+    "tasks/test_python.py",
 )
 
 
-#: Few tests of which each takes long. They come first, or one process would be at them when the other has nothing left.
+#: Few tests of which each takes long. They come first, or one process would be at them when the others are done.
 LONG = ("packaging/", "daemon/", "services/")
+
+
+#: No limit that ends a test is shorter: it is for what hangs, and a busy machine may take ten times as long.
+HANGS_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _place(item).startswith(ONCE):
-            item.add_marker("once")
+        if _place(item).startswith(EVERY_PYTHON):
+            item.add_marker("every_python")
+        limit = item.get_closest_marker("timeout")
+        if limit and limit.args[0] < HANGS_S:
+            item.add_marker(pytest.mark.timeout(HANGS_S), append=False)
     items.sort(key=lambda item: [not _place(item).startswith(folder) for folder in LONG])
 
 

@@ -166,7 +166,6 @@ def chaos(jobd: Callable[..., Jobd], folder: Path, *, tickets: int, trouble_s: f
             node.kill()
 
 
-@pytest.mark.once
 @pytest.mark.timeout(240)
 def test_killing_nodes_for_a_while_changes_nothing_but_the_time(jobd: Callable[..., Jobd], folder: Path) -> None:
     chaos(jobd, folder, tickets=30, trouble_s=6)

@@ -17,7 +17,7 @@ from wheels import File
 
 from tests.support.daemon import TOP
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 LOCK = (TOP / "requirements.lock").read_text("utf-8")
 MACHINE = os.uname().machine

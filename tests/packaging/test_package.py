@@ -20,7 +20,7 @@ from tests.support.daemon import TOP
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 ROOT = TOP / "packaging" / "root"
 UNIT = ROOT / "usr/lib/systemd/system/jobd.service"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TAG = (sys.implementation.cache_tag or "").replace("cpython-", "cp")
 MINOR = sys.version_info.minor

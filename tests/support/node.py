@@ -31,6 +31,7 @@ from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import Supervisor
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -152,9 +153,7 @@ def new_job(**values: Any) -> NewJob:
 
 async def eventually(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
     """Wait until the condition holds; fails when it does not in time."""
-    with anyio.fail_after(timeout):
-        while not await condition():
-            await anyio.sleep(0.005)
+    await wait_until_async(condition, "the condition did not come to hold in time", timeout)
 
 
 async def new_database(shared_postgres: str) -> str:

@@ -68,7 +68,9 @@ def _make(kept: Path) -> None:
             (made / "run").unlink()
         for name in OWN:
             shutil.rmtree(made / name) if (made / name).is_dir() else (made / name).unlink(missing_ok=True)
-        shutil.move(made, kept)
+        unfinished = KEPT / "unfinished"
+        _copy(made, unfinished)  # with its owners, and from another file system too
+        unfinished.rename(kept)
     finally:
         shutil.rmtree(folder)
 
