@@ -1,4 +1,7 @@
-"""`jobd bench`: what it prints for people and programs, and that nothing is left behind. No figure is judged."""
+"""`jobd bench`: what it prints for people and programs, and that nothing is left behind. No figure is judged.
+
+Two benchmarks run at every check, the others with --slow.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ def on_shared(shared: Jobd) -> tuple[str, ...]:
     return ("bench", "engine", "--url", shared.addresses["DATABASE_URL"], *TINY)
 
 
+@pytest.mark.slow
 def test_table_has_a_row_for_every_batch_size(folder: Path) -> None:
     done = run_jobd("bench", "engine", *TINY, TMPDIR=str(folder))
 
@@ -43,6 +47,7 @@ def test_table_has_a_row_for_every_batch_size(folder: Path) -> None:
     assert table[8].startswith("commits of one row: ")
 
 
+@pytest.mark.slow
 def test_its_own_server_leaves_nothing_behind(folder: Path) -> None:
     done = run_jobd("bench", "engine", *TINY, "--profile", TMPDIR=str(folder))
 
@@ -50,9 +55,13 @@ def test_its_own_server_leaves_nothing_behind(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_json_has_every_round(on_shared: tuple[str, ...]) -> None:
+async def test_json_has_every_round_and_a_given_server_is_left_as_it_was(
+    shared: Jobd, on_shared: tuple[str, ...]
+) -> None:
     done = run_jobd(*on_shared, "--rounds", "2", "--json")
 
+    assert done.returncode == 0
+    assert "queue jobd-bench" in done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert [row["batch"] for row in found["batches"]] == [1, 10, 100, 500, 1000]
     for row in found["batches"]:
@@ -62,13 +71,6 @@ def test_json_has_every_round(on_shared: tuple[str, ...]) -> None:
         }
         assert all(rate > 0 for rates in (row["median"], *row["rounds"]) for rate in rates.values())
     assert len(found["two_connections"]["rounds"]) == len(found["commits"]["rounds"]) == 2
-
-
-async def test_given_server_is_left_as_it_was(shared: Jobd, on_shared: tuple[str, ...]) -> None:
-    done = run_jobd(*on_shared)
-
-    assert done.returncode == 0
-    assert "queue jobd-bench" in done.stderr
     connection = await asyncpg.connect(shared.addresses["DATABASE_URL"])
     try:
         assert await connection.fetchval(LEFT_BEHIND) == 0
@@ -76,6 +78,7 @@ async def test_given_server_is_left_as_it_was(shared: Jobd, on_shared: tuple[str
         await connection.close()
 
 
+@pytest.mark.slow
 def test_profile_names_the_busiest_functions(on_shared: tuple[str, ...]) -> None:
     done = run_jobd(*on_shared, "--profile")
 
@@ -116,6 +119,7 @@ def test_e2e_tells_jobs_floors_and_latency_and_leaves_nothing_behind(folder: Pat
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_http_tells_submits_beside_the_floor(folder: Path) -> None:
     done = run_jobd("bench", "http", "--seconds", "0.2", "--rounds", "1", TMPDIR=str(folder))
 

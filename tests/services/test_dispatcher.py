@@ -6,13 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 import anyio
-import msgspec
 import pytest
 
 from jobd.config import Config, Leases, Queue
 from jobd.ids import new_id
 from jobd.job.model import Completed
-from jobd.lifecycle.complete import Completion
 from jobd.services.callers import Caller
 from jobd.services.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
 from tests.support import servers
@@ -270,47 +268,6 @@ async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(share
 
     assert sorted(one.job_id for one in got) == sorted(job.id for job in jobs)
     assert statuses == {"done"}
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("fault", ["FLUSHALL", "SCRIPT FLUSH", "kill"])
-async def test_fault_in_the_middle_of_2000_jobs_finishes_each_exactly_once(
-    shared_postgres: str, folder: Path, fault: str
-) -> None:
-    url = await new_database(shared_postgres)
-    jobs, done = [new_job() for _ in range(2000)], 0
-    with servers.valkey(folder) as redis_url:
-        node = Node(url, redis_url, msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=10)))
-
-        async def work() -> None:
-            nonlocal done
-            while done < 2000:
-                for one in await node.dispatcher.take(("default",), f"test-{new_id()}", 20):
-                    report = Completion(
-                        job_id=one.job_id, attempt_id=one.attempt_id, lease_token=one.lease_token, result="{}"
-                    )
-                    assert await node.engine.complete(report) == Completed()
-                    done += 1
-
-        async with node.running(), anyio.create_task_group() as tasks:
-            await node.engine.enqueue_whole(jobs)
-            for _ in range(8):
-                tasks.start_soon(work)
-            await eventually(lambda: _true_when(done > 500), 30)
-            if fault == "kill":
-                servers.kill_valkey(folder)
-                with servers.valkey(folder):
-                    await eventually(lambda: _true_when(done == 2000), 40)
-                    await eventually(node.outbox_is_empty, 20)
-            else:
-                await node.redis.execute_command(*fault.split())
-                await eventually(lambda: _true_when(done == 2000), 40)
-                await eventually(node.outbox_is_empty, 20)
-            finished = await node.database.pool.fetchval("SELECT count(*) FROM jobs WHERE status = 'done'")
-            attempts = await node.database.pool.fetchval("SELECT count(*) FROM attempts")
-            tasks.cancel_scope.cancel()
-
-    assert (finished, attempts) == (2000, 2000)
 
 
 async def _true_when(condition: bool) -> bool:
