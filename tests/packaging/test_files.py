@@ -31,7 +31,7 @@ from tests.support.daemon import TOP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 #: JetPack 6 and 7, and the Python that it will be run with: this one here, and that of the emulated Debian.
 X86_MINORS = sorted({10, 12, sys.version_info.minor})
@@ -47,11 +47,19 @@ def sources() -> Iterator[Path]:
         yield copy_sources(TOP, Path(folder, "sources"))
 
 
-@pytest.fixture(scope="module")
-def dist(sources: Path) -> Iterator[Path]:
-    """Both files and the arm64 package; open to all, since the servers run as another user."""
+@pytest.fixture
+def x86_64_file(sources: Path) -> Iterator[Path]:
+    """For this Python alone, which will run it; in a folder open to all, since the servers are another user."""
     folder = Path(tempfile.mkdtemp(prefix="jobd-dist-"))
     folder.chmod(0o755)
+    yield build(sources, folder, "x86_64", [sys.version_info.minor])
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def dist(sources: Path) -> Iterator[Path]:
+    """Both files and the arm64 package."""
+    folder = Path(tempfile.mkdtemp(prefix="jobd-dist-"))
     for target, minors in {"x86_64": X86_MINORS, "aarch64": ARM_MINORS}.items():
         build(sources, folder, target, minors)
     run_script(sources, "build_deb.py", "--target", "aarch64", "--out", str(folder))
@@ -99,6 +107,7 @@ def trees_of(pyz: Path) -> dict[int, dict[str, File]]:
 # -- what is in them ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.of_build
 @pytest.mark.parametrize("target", ["aarch64", "x86_64"])
 def test_file_is_small_and_every_program_in_it_fits_its_target(dist: Path, target: str) -> None:
     pyz = dist / f"jobd-{target}.pyz"
@@ -116,6 +125,7 @@ def test_file_is_small_and_every_program_in_it_fits_its_target(dist: Path, targe
         assert ("tomli/__init__.py" in files) == (minor == 10)
 
 
+@pytest.mark.of_build
 def test_file_built_again_elsewhere_is_the_same_to_the_byte(sources: Path, dist: Path, tmp_path: Path) -> None:
     elsewhere = copy_sources(sources, tmp_path / "elsewhere")
     for path in elsewhere.rglob("*"):
@@ -131,12 +141,12 @@ def test_file_built_again_elsewhere_is_the_same_to_the_byte(sources: Path, dist:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="NOT CHECKED: this machine cannot run the x86_64 file")
-def test_x86_64_file_serves_a_job_and_stops_cleanly(dist: Path, tmp_path: Path) -> None:
-    home = dist / "run"
+def test_x86_64_file_serves_a_job_and_stops_cleanly(x86_64_file: Path, tmp_path: Path) -> None:
+    home = x86_64_file.parent / "run"
     home.mkdir(mode=0o755)
     command = [
         sys.executable,
-        str(dist / "jobd-x86_64.pyz"),
+        str(x86_64_file),
         "serve",
         "--port",
         "0",
@@ -177,6 +187,7 @@ def poll_status(url: str) -> str:
     return status
 
 
+@pytest.mark.of_build
 def test_aarch64_package_runs_in_an_emulated_arm64_debian(dist: Path) -> None:
     """Install, serve a job as the unit would, SIGTERM, install again, remove, purge."""
     run_check("check_arm64.py", "--dist", str(dist), "--only", "deb", says="the aarch64 file runs")
@@ -188,6 +199,7 @@ def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path, python:
     run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", *python, says="the aarch64 file runs")
 
 
+@pytest.mark.of_build
 def test_whole_arm64_machine_tells_of_a_file_that_does_not_run(tmp_path: Path) -> None:
     """Booted because a container's root may not let qemu run single programs."""
     (tmp_path / "jobd-aarch64.pyz").write_text("raise SystemExit('this is no jobd')")
