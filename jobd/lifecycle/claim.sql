@@ -58,7 +58,8 @@ FROM taken;
 
 -- name: poll_claim_jobs
 -- The same without a message: the first due jobs of the named queues, in the order of the names, skipping what others
--- are just taking. Paused queues are passed over.
+-- are just taking. Paused queues are passed over, and those that raw workers were seen to read within one lease time: such
+-- a worker does not claim, and may be at work on a job of which nobody else knows yet.
 -- $1 queues text[], $2 owner text, $3 most int, $4 ttl_s float8, $5 now timestamptz or null (tests only),
 -- $6 tasks text[] whose leases last otherwise, $7 how long float8[]
 WITH picked AS MATERIALIZED (
@@ -67,7 +68,14 @@ WITH picked AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id FROM jobs
         WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL
-            AND NOT EXISTS (SELECT FROM queues WHERE queues.name = q.queue AND queues.paused)
+            AND NOT EXISTS (
+                SELECT FROM queues
+                WHERE queues.name = q.queue AND (
+                    queues.paused
+                    -- on both sides: a clock that was set back must not shut the queue for longer
+                    OR abs(extract(epoch FROM queues.raw_seen_at - clock($5)))::double precision < $4
+                )
+            )
         ORDER BY order_at, id LIMIT $3::integer FOR UPDATE SKIP LOCKED
     ) first
     LIMIT $3::integer

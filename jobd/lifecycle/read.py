@@ -12,7 +12,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from jobd.store.postgres import Connection
 
@@ -24,6 +24,7 @@ LIST_BY_SPEC = statement("list_by_spec")
 LIST_DEAD_LETTERS = statement("list_dead_letters")
 QUEUE_STATS = statement("queue_stats")
 PAUSE_QUEUE = statement("pause_queue")
+NOTE_RAW_WORKERS = statement("note_raw_workers")
 
 #: How many rows one page may look at; a filter that few rows fit gives short pages, never slow ones.
 STRETCH = 10_000
@@ -168,3 +169,9 @@ async def queue_stats(connection: Connection) -> list[QueueStats]:
 
 async def pause_queue(connection: Connection, queue: str, *, paused: bool) -> None:
     await connection.execute(PAUSE_QUEUE, queue, paused)
+
+
+async def note_raw_workers(connection: Connection, queues: Collection[str], *, now: datetime | None = None) -> None:
+    """Raw workers read the streams of these queues: for one lease time from now on, nobody polls their jobs."""
+    if queues:
+        await connection.execute(NOTE_RAW_WORKERS, list(queues), now)

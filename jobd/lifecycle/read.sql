@@ -76,6 +76,16 @@ FROM (
 ) c FULL JOIN queues q ON q.name = c.queue
 ORDER BY 1;
 
+-- name: note_raw_workers
+-- Raw Redis workers were seen on the streams of these queues just now. If a crash undoes this, they are seen again: so no
+-- wait for the disk.
+-- $1 queues text[], $2 now timestamptz or null (tests only)
+WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) AS setting)
+INSERT INTO queues (name, raw_seen_at)
+SELECT a.queue, clock($2) FROM relaxed CROSS JOIN unnest($1::text[]) AS a (queue)
+WHERE relaxed.setting = 'off' ORDER BY a.queue
+ON CONFLICT (name) DO UPDATE SET raw_seen_at = excluded.raw_seen_at;
+
 -- name: pause_queue
 -- $1 queue text, $2 paused bool
 INSERT INTO queues (name, paused, updated_at) VALUES ($1, $2, clock_timestamp())

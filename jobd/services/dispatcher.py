@@ -5,7 +5,8 @@ takes no more messages than there are callers, claims them in one batch, and han
 only a hint: what is stale, doubled or foreign claims nothing and is acknowledged away; only its id is believed.
 
 While Redis is away the same callers are served from Postgres directly, at most `POLL_S` late; and while it is there
-but brings nothing, Postgres is asked once in a while, and the rarer the longer there is nothing.
+but brings nothing, Postgres is asked once in a while, and the rarer the longer there is nothing. A queue that raw
+workers read is left out of both (see `poll_claim_jobs`): there, every job is taken through its message.
 A job whose caller has gone when it arrives is handed back uncharged. Thousands may wait: they share the one reader and
 its one connection, and none of them makes a job of another dearer (see `callers.py`).
 """
@@ -28,9 +29,11 @@ from jobd.errors import JobdError, ServerDown
 from jobd.job.model import NotClaimable
 from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
 from jobd.lifecycle.publish import promote_due
+from jobd.lifecycle.read import note_raw_workers
 from jobd.lifecycle.report import Held
 from jobd.services.callers import Caller, Callers
 from jobd.store.postgres import translated
+from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import make_group
@@ -190,21 +193,28 @@ class Dispatcher:
         if promised:
             self._next_look = time.monotonic() + self._look_s
         elif self._finds_unoffered or time.monotonic() >= self._next_look:
-            self._finds_unoffered = await self._poll_postgres()
+            self._finds_unoffered = await self._poll_postgres(await self._read_by_raw_workers())
             self._look_s = BLOCK_S if self._finds_unoffered else min(LONGEST_BLOCK_S, self._look_s * 2)
             self._next_look = time.monotonic() + self._look_s
+
+    async def _read_by_raw_workers(self) -> list[str]:
+        client = self._transport.client
+        return [queue for queue in self._callers.all_queues() if await has_raw_workers(client, stream_of(queue))]
 
     async def _serve_from_postgres(self) -> None:
         await self._poll_postgres()
         if self._callers:
             await anyio.sleep(POLL_S)
 
-    async def _poll_postgres(self) -> bool:
-        """Each caller's queues in its order, straight from the table; whether there was anything."""
+    async def _poll_postgres(self, raw: Sequence[str] = ()) -> bool:
+        """Each caller's queues in its order, straight from the table, but for those of raw workers; whether there was
+        anything. `raw`: queues that were just seen to be theirs.
+        """
         empty: set[tuple[str, ...]] = set()
         found = False
         try:
             with translated(self._database.url):
+                await note_raw_workers(self._database.pool, raw)
                 await promote_due(self._database.pool)
             for caller in list(self._callers):
                 if caller.queues in empty or caller not in self._callers:

@@ -32,13 +32,14 @@ from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling,
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
-from jobd.lifecycle.read import read_jobs
+from jobd.lifecycle.read import note_raw_workers, read_jobs
 from jobd.lifecycle.read_back import claims_that_stand
 from jobd.results import ResultNotKept
 from jobd.services.raw_report import error_in, event_in, owner_of, result_in
 from jobd.store.leader import leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
+from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import EpochChanged, Projector, correction_of
@@ -66,6 +67,8 @@ LOOK_S = 0.25
 #: While no raw worker is about, looking costs more than it brings.
 IDLE_LOOK_S = 1.0
 MOST = 1000
+#: How many times in a lease time it is noted which queues raw workers read.
+NOTES_PER_LEASE = 20
 #: How long what a zombie writes is put right, in lease times.
 ZOMBIE_LEASES = 10
 
@@ -99,6 +102,8 @@ class RawWorkers:
         self._config = config
         self._results = results
         self._held: dict[tuple[str, str], _Raw] = {}
+        #: When it is noted again which queues raw workers read.
+        self._note_at = 0.0
         #: Jobs that raw workers have lost, and until when they are watched.
         self._zombies: dict[UUID, float] = {}
         #: What showed that the hash of such a job was right: results may be large, and are read once for each change.
@@ -116,7 +121,12 @@ class RawWorkers:
                         await handle.stop.wait()
 
     async def run_once(self, session: Connection) -> None:
-        for queue in {*self._config().queues, *await queues_with_work(session)}:
+        queues = {*self._config().queues, *await queues_with_work(session)}
+        read = [queue for queue in queues if await has_raw_workers(self._transport.client, stream_of(queue))]
+        if time.monotonic() >= self._note_at:
+            await note_raw_workers(session, read)
+            self._note_at = time.monotonic() + self._config().leases.ttl_s / NOTES_PER_LEASE
+        for queue in read:
             await self._meet_new_ones(session, stream_of(queue))
         if self._held:
             ended = await self._look_at_hashes()
@@ -132,9 +142,6 @@ class RawWorkers:
         """Claim for each message that a raw worker has in hand, or has had: a quick one is done before we look."""
         client = self._transport.client
         try:
-            consumers: Any = await client.xinfo_consumers(stream, GROUP)
-            if all(consumer["name"].startswith(CONSUMER_PREFIX.encode()) for consumer in consumers):
-                return
             found: Any = await client.register_script(SCRIPT)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, MOST])
         except ResponseError as error:
             log.debug("no raw workers on %s: %s", stream, error)  # the stream is being made anew

@@ -23,7 +23,7 @@ from tests.support import servers
 from tests.support.node import Node, eventually, new_database
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from uuid import UUID
 
     from jobd.lifecycle.enqueue import NewJob
@@ -155,25 +155,94 @@ async def test_frozen_worker_that_thaws_changes_nothing_and_the_hash_is_put_righ
     assert (row["status"], row["attempt_no"]) == ("done", 2)
 
 
-async def test_hundred_jobs_shared_by_raw_and_own_workers(quick: Node) -> None:
-    jobs = [await quick.enqueue() for _ in range(100)]
+async def test_hundred_jobs_shared_by_raw_and_own_workers_are_run_once_each(
+    quick: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted by who ran them: attempts on record do not show a run that jobd did not see."""
+    monkeypatch.setattr("jobd.services.dispatcher.BLOCK_S", 0.01)  # Postgres is looked at all the time
+    monkeypatch.setattr("jobd.services.dispatcher.LONGEST_BLOCK_S", 0.01)
+    runs: list[str] = []
 
     async def own() -> None:
         while True:
             for got in await quick.dispatcher.take(("default",), "test-own", 5):
+                runs.append(str(got.job_id))
+                await anyio.sleep(0.1)
                 await quick.done(got)
+
+    async def submit() -> None:
+        for _ in range(100):
+            await quick.enqueue()
+            await anyio.sleep(0.01)
 
     async def all_done() -> bool:
         return bool(await quick.database.pool.fetchval("SELECT count(*) = 100 FROM jobs WHERE status = 'done'"))
 
     with raw_worker(quick, "raw-1"), raw_worker(quick, "raw-2"):
+        await eventually(lambda: _are_reading(quick, 2))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(own)
-            await eventually(all_done, 15)
+            await submit()
+            await eventually(all_done, 60)
             tasks.cancel_scope.cancel()
 
-    attempts = await quick.database.pool.fetchval("SELECT count(*) FROM attempts")
-    assert attempts == len(jobs)
+    raw_runs = await quick.redis.lrange("test:runs", 0, -1)
+    assert len(raw_runs) > 0
+    assert len(runs) > 0
+    assert len({*runs, *raw_runs}) == len(runs) + len(raw_runs) == 100
+    assert await quick.database.pool.fetchval("SELECT count(*) FROM attempts") == 100
+
+
+async def test_job_that_a_raw_worker_has_just_read_is_not_given_to_an_idle_slot(
+    quick: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before jobd knows of the worker: its first message, and the slot's look at Postgres is overdue."""
+    job = await quick.enqueue()
+    await eventually(lambda: quick.redis.xlen("jobs:stream"))
+    monkeypatch.setattr(quick.raw_workers, "run_once", _look_elsewhere)
+    await quick.redis.xreadgroup("workers", "raw-1", {"jobs:stream": ">"})
+
+    poll, found = quick.dispatcher._poll_postgres, list[bool]()
+
+    async def counted_poll(*raw: Sequence[str]) -> bool:
+        found.append(await poll(*raw))
+        return found[-1]
+
+    monkeypatch.setattr(quick.dispatcher, "_poll_postgres", counted_poll)
+    quick.dispatcher._next_look = 0.0
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(quick.dispatcher.take, ("default",), "test-own")
+        await eventually(lambda: _true_when(bool(found)))
+        tasks.cancel_scope.cancel()
+
+    assert found == [False]
+    assert (await row_of(quick, job.id))["status"] == "queued"
+
+
+async def test_queues_that_raw_workers_read_are_known_in_postgres(quick: Node) -> None:
+    with contextlib.suppress(Exception):
+        await quick.redis.xgroup_create("jobs:stream", "workers", "0", mkstream=True)
+    await quick.redis.xreadgroup("workers", "raw-1", {"jobs:stream": ">"})
+
+    async def is_known() -> bool:
+        return bool(await quick.database.pool.fetchval("SELECT raw_seen_at FROM queues WHERE name = 'default'"))
+
+    await eventually(is_known)
+
+
+async def _look_elsewhere(session: object) -> None:
+    """In place of a look at raw workers."""
+
+
+async def _true_when(condition: bool) -> bool:
+    return condition
+
+
+async def _are_reading(node: Node, number: int) -> bool:
+    if not await node.redis.exists("jobs:stream"):
+        return False
+    consumers = await node.redis.xinfo_consumers("jobs:stream", "workers")
+    return len([consumer for consumer in consumers if not consumer["name"].startswith("jobd-")]) == number
 
 
 # -- what no worker should write, and some do ---------------------------------------------------------------------

@@ -13,7 +13,7 @@ from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import ClaimedJob, claim, poll_claim
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.publish import promote_due
-from jobd.lifecycle.read import pause_queue
+from jobd.lifecycle.read import note_raw_workers, pause_queue
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -172,3 +172,30 @@ async def test_of_many_pollers_each_job_goes_to_one(db: Database) -> None:
 
     assert sorted(got) == ids
     await assert_counters_are_right(db)
+
+
+async def test_queue_that_raw_workers_read_is_passed_over_for_one_lease_time(db: Database) -> None:
+    """With Redis away, one of them may be at work on any job that was offered to it."""
+    theirs, other = await make_queued(db), await make_queued(db, queue="fast")
+    await note_raw_workers(db.pool, ["default"], now=at(0))
+
+    within = await polled(db, "default", "fast", now=at(TTL_S - 1))
+    after = await polled(db, "default", "fast", now=at(TTL_S + 1))
+
+    assert (within, after) == ([other], [theirs])
+
+
+async def test_raw_workers_seen_by_a_clock_that_was_set_back_do_not_shut_their_queue(db: Database) -> None:
+    job_id = await make_queued(db)
+    await note_raw_workers(db.pool, ["default"], now=at(3600))
+
+    assert await polled(db, now=at(0)) == [job_id]
+
+
+async def test_noting_raw_workers_leaves_a_pause_alone(db: Database) -> None:
+    await make_queued(db)
+    await pause_queue(db.pool, "default", paused=True)
+
+    await note_raw_workers(db.pool, ["default"], now=at(-3600))
+
+    assert await polled(db) == []

@@ -61,6 +61,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "lock_specs": (None, "pg_advisory_xact_lock"),
     "look_ahead": (Ahead, ""),
     "outbox_depth": (OutboxDepth, ""),
+    "note_raw_workers": None,
     "pause_queue": None,
     "point_keys": None,
     "poll_claim_jobs": (ClaimRow, ""),

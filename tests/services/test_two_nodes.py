@@ -38,7 +38,7 @@ async def nodes(
                 yield old, new
 
 
-async def _finds_nothing() -> bool:
+async def _finds_nothing(*_: object) -> bool:
     return False
 
 
