@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 import pytest
+import redis.exceptions
 
 from jobd.config import Config, Leases, Limits
 from jobd.job.history import START, events_after
@@ -266,7 +267,11 @@ async def takes(node: Node, number: int, consumer: str | bytes = "raw-1") -> dic
     taken: dict[str, str] = {}
     with anyio.fail_after(20):
         while len(taken) < number:
-            answer = await node.redis.xreadgroup("workers", consumer, {"jobs:stream": ">"}, count=number, block=100)
+            try:
+                answer = await node.redis.xreadgroup("workers", consumer, {"jobs:stream": ">"}, count=number, block=100)
+            except redis.exceptions.ResponseError:  # the relay has not made the group yet
+                await anyio.sleep(0.05)
+                continue
             taken |= {fields["job_id"]: message for _, messages in answer for message, fields in messages}
     return taken
 

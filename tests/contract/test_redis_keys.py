@@ -33,7 +33,12 @@ async def test_queued_job_is_a_hash_of_strings_with_json_in_three_fields(node: N
 
     assert await node.redis.type(f"job:{job.id}") == "hash"
     assert set(FIELDS) <= set(found)
-    assert {name for name in found if name not in FIELDS} <= {"jobd_version", "jobd_offered", "jobd_event"}
+    assert {name for name in found if name not in FIELDS} <= {
+        "jobd_version",
+        "jobd_offered",
+        "jobd_event",
+        "jobd_message",
+    }
     assert found["job_id"] == str(job.id)
     assert found["task"] == "chat"
     assert json.loads(found["payload"]) == {"text": "grüße", "n": 1.5}

@@ -168,7 +168,8 @@ async def test_many_readers_share_one_connection_to_redis(node: Node) -> None:
                 stack.enter_context(tailer.reading(job.id, START))
             await eventually(lambda: _hears(tailer))
 
-            assert len(await node.redis.client_list()) <= before + 1
+            # One for 200 readers; two services of the node may have connected meanwhile.
+            assert len(await node.redis.client_list()) <= before + 3
 
 
 async def test_a_client_that_stopped_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

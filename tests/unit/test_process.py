@@ -37,7 +37,7 @@ def lock_fd(folder: Path) -> Iterator[int]:
 async def no_descriptor_is_left_open() -> AsyncIterator[None]:
     before = set(os.listdir("/proc/self/fd"))
     yield
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(os.listdir("/proc/self/fd")) <= before  # what an earlier test left may go meanwhile
 
 
 @asynccontextmanager
