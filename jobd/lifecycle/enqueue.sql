@@ -51,19 +51,17 @@ counted AS (
 SELECT id, created_at FROM added;
 
 -- name: take_keys
--- Books idempotency keys for new jobs; a key that is taken and has not expired answers with the job it stands for.
+-- Books idempotency keys for new jobs; a key that is taken answers with the job it stands for. It is valid as long as it
+-- is there: retention deletes it, by steady time, and no clock ends it.
 -- $1 principals text[], $2 keys text[], $3 job_ids uuid[], $4 body_hashes bytea[], $5 lifetimes in s float8[],
 -- $6 now timestamptz or null (tests only)
-WITH moment AS MATERIALIZED (SELECT clock($6) AS now)
+WITH moment AS MATERIALIZED (SELECT steady($6) AS now)
 INSERT INTO idempotency_keys AS k (principal, key, job_id, body_hash, expires_at)
 SELECT principal, key, job_id, body_hash, now + make_interval(secs => life_s)
 FROM moment CROSS JOIN unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::double precision[])
     AS a (principal, key, job_id, body_hash, life_s)
 ORDER BY principal, key
-ON CONFLICT (principal, key) DO UPDATE SET
-    job_id = CASE WHEN k.expires_at < (SELECT now FROM moment) THEN excluded.job_id ELSE k.job_id END,
-    body_hash = CASE WHEN k.expires_at < (SELECT now FROM moment) THEN excluded.body_hash ELSE k.body_hash END,
-    expires_at = CASE WHEN k.expires_at < (SELECT now FROM moment) THEN excluded.expires_at ELSE k.expires_at END
+ON CONFLICT (principal, key) DO UPDATE SET job_id = k.job_id
 RETURNING principal, key, job_id, body_hash;
 
 -- name: point_keys

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jobd.store.clock import in_time
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
+    from jobd.clock import Past
     from jobd.store.postgres import Connection
 
 PRUNE_JOBS = statement("prune_jobs")
@@ -27,9 +29,16 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     result_refs: list[str]
 
 
-async def prune(connection: Connection, *, keep_s: float, most: int = 500, now: datetime | None = None) -> Pruned:
-    """Delete one batch of jobs that finished more than `keep_s` ago."""
-    (row,) = await fetch(connection, PRUNE_JOBS, keep_s, most, now)
+async def prune(
+    connection: Connection,
+    *,
+    keep_s: float = 0.0,
+    most: int = 500,
+    past: Past | None = None,
+    now: datetime | None = None,
+) -> Pruned:
+    """Delete one batch of jobs that finished in the past, or more than `keep_s` ago by the clock."""
+    (row,) = await fetch(connection, PRUNE_JOBS, keep_s, most, now, *in_time(past))
     return Pruned(**dict(row))
 
 

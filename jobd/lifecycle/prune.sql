@@ -3,9 +3,14 @@
 -- name: prune_jobs
 -- Deletes one small batch of jobs that finished before the cutoff, with all that belongs to them, and remembers their ids.
 -- Answers how many, and the files of their results, which are to go after the commit.
--- $1 keep_s float8, $2 most int, $3 now timestamptz or null (tests only)
+-- $1 keep_s float8, $2 most int, $3 now timestamptz or null (tests only), $4 cutoff timestamptz (null: keep_s ago by the
+-- clock), stretches before the cutoff that are not to be touched: $5 from timestamptz[], $6 to timestamptz[]
 WITH old AS MATERIALIZED (
-    SELECT id FROM jobs WHERE finished_at < (SELECT clock($3) - make_interval(secs => $1))
+    SELECT id FROM jobs WHERE finished_at < (SELECT coalesce($4, clock($3) - make_interval(secs => $1)))
+        AND (
+            SELECT true FROM unnest($5::timestamptz[], $6::timestamptz[]) AS k (low, high)
+            WHERE jobs.finished_at BETWEEN k.low AND k.high LIMIT 1
+        ) IS NOT TRUE
     LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ),
 pruned AS (DELETE FROM jobs USING old WHERE jobs.id = ANY (ARRAY[old.id]) AND jobs.finished_at IS NOT NULL
@@ -17,7 +22,7 @@ unspecified AS (
 without_attempts AS (DELETE FROM attempts USING pruned WHERE attempts.job_id = ANY (ARRAY[pruned.id])),
 without_events AS (DELETE FROM event_log USING pruned WHERE event_log.job_id = ANY (ARRAY[pruned.id])),
 unburied AS (DELETE FROM dead_letters USING pruned WHERE dead_letters.job_id = ANY (ARRAY[pruned.id])),
-remembered AS (INSERT INTO gone_jobs (job_id, gone_at) SELECT id, clock($3) FROM pruned),
+remembered AS (INSERT INTO gone_jobs (job_id, gone_at) SELECT id, (SELECT steady($3)) FROM pruned),
 counted AS (
     INSERT INTO queue_counts (queue, shard, done, error, canceled)
     SELECT
@@ -34,18 +39,18 @@ FROM pruned;
 
 -- name: prune_memories
 -- Forgets gone ids and idempotency keys whose time is over.
--- $1 keep_gone_s float8, $2 most int, $3 now timestamptz or null (tests only)
+-- $1 keep_gone_s float8, $2 most int, $3 steady time timestamptz (null: as Postgres knows it)
 WITH keys AS (
     DELETE FROM idempotency_keys k USING (
-        SELECT principal, key FROM idempotency_keys WHERE expires_at < (SELECT clock($3))
+        SELECT principal, key FROM idempotency_keys WHERE expires_at < (SELECT steady($3))
         ORDER BY expires_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
     ) old
-    WHERE k.principal = ANY (ARRAY[old.principal]) AND k.key = old.key AND k.expires_at < clock($3)
+    WHERE k.principal = ANY (ARRAY[old.principal]) AND k.key = old.key
     RETURNING 1
 ),
 gone AS (
     DELETE FROM gone_jobs g USING (
-        SELECT job_id FROM gone_jobs WHERE gone_at < (SELECT clock($3) - make_interval(secs => $1))
+        SELECT job_id FROM gone_jobs WHERE gone_at < (SELECT steady($3) - make_interval(secs => $1))
         ORDER BY gone_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
     ) old
     WHERE g.job_id = ANY (ARRAY[old.job_id])

@@ -1,5 +1,6 @@
 """The janitor: deletes what is past its retention, a little at a time, and never what anyone still needs.
 
+- All times are steady (see jobd/clock.py): they count how long jobd ran, and no step of the clock makes anything old.
 - Jobs that ended longer than `retention.jobs_s` ago go in batches, and after each commit the files of their results.
   One node at a time does it; two would only be in each other's way.
 - Tickets that are DONE for longer than `retention.tickets_s` go likewise, unless an unfinished one waits for them.
@@ -117,7 +118,8 @@ class Janitor:
             if handle.stop.is_set():
                 return
             began = time.monotonic()
-            pruned = await prune(session, keep_s=self._config().retention.jobs_s, most=BATCH)
+            past = await self._database.clock.past(self._config().retention.jobs_s)
+            pruned = await prune(session, past=past, most=BATCH)
             swept.jobs += pruned.jobs
             swept.files += await self._results.remove(pruned.result_refs)
             if pruned.jobs < BATCH:
@@ -130,8 +132,8 @@ class Janitor:
             if handle.stop.is_set():
                 return
             began = time.monotonic()
-            keep_s = self._config().retention.tickets_s
-            pruned = await prune_tickets(session, keep_s=keep_s, most=TICKET_BATCH, after=self._place)
+            past = await self._database.clock.past(self._config().retention.tickets_s)
+            pruned = await prune_tickets(session, past=past, most=TICKET_BATCH, after=self._place)
             swept.tickets += pruned.tickets
             self._place = pruned.place
             if self._place is None:
@@ -143,9 +145,9 @@ class Janitor:
     async def _prune_memories(self, session: Connection, handle: Handle, swept: Swept) -> None:
         if handle.stop.is_set():
             return
-        gone_s = self._config().retention.gone_s
-        forgotten = await prune_memories(session, keep_gone_s=gone_s, most=MEMORIES)
-        of_tickets = await forget_gone_tickets(session, keep_gone_s=gone_s, most=MEMORIES)
+        gone_s, steady = self._config().retention.gone_s, await self._database.clock.steady()
+        forgotten = await prune_memories(session, keep_gone_s=gone_s, most=MEMORIES, now=steady)
+        of_tickets = await forget_gone_tickets(session, keep_gone_s=gone_s, most=MEMORIES, now=steady)
         swept.memories += forgotten + of_tickets
         swept.is_full = swept.is_full or max(forgotten, of_tickets) >= MEMORIES
         handle.beat()

@@ -40,7 +40,10 @@ class StoreLink:
             async with self._database.opened():
                 await self._prepare()
                 self._was_up = True
-                await _watch(handle, self._ask)
+                try:
+                    await _watch(handle, self._ask)
+                finally:
+                    await self._database.clock.mark_last()
         except ServerRefused as error:
             if self._was_up:  # it was fit once, and may be again: a failover, a password that is being changed
                 raise ServerDown(str(error)) from error
@@ -52,6 +55,7 @@ class StoreLink:
             async with self._database.pool.acquire() as session:
                 await postgres.check_server(session, url, self._pool_size)
                 applied = await migrate(session, self._before_migration)
+            await self._database.clock.look()  # whoever decides by time asks it
         if applied:
             log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
 

@@ -1,19 +1,18 @@
 """The reaper: looks for leases whose holders fell silent, and ends their attempts in pages.
 
 Every node runs one; they pass over what another is just working on, and the statement repeats its guard in the write,
-so a second reaper is only a waste. It holds back after an outage or a step of the clock (see holdback.py).
+so a second reaper is only a waste. It holds back after an outage or a step of the clock (see jobd/clock.py).
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import time
 from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.holdback import Watch, look, may_reap
+from jobd.clock import Watch, look, may_reap
 from jobd.lifecycle.reap import ReapCounts, reap
 from jobd.store.postgres import translated
 from jobd.task_settings import retry_policies, retry_policy, shortest_lease_s
@@ -81,10 +80,9 @@ class Reaper:
 
     async def run_once(self) -> ReapCounts:
         """Look once and reap one page, if what it sees can be believed."""
-        config, pool = self._config(), self._database.pool
-        wall = await pool.fetchval("SELECT extract(epoch FROM clock_timestamp())::double precision")
+        config, seen = self._config(), await self._database.clock.look()
         held_back = self._watch is None or not may_reap(self._watch, config.leases.ttl_s)
-        self._watch = look(self._watch, mono=time.monotonic(), wall=wall, pause_s=self._pause_s())
+        self._watch = look(self._watch, mono=seen.boot_s, wall=seen.wall, pause_s=self._pause_s())
         if not may_reap(self._watch, config.leases.ttl_s):
             return ReapCounts()
         if held_back:

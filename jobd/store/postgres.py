@@ -10,6 +10,7 @@ import asyncpg
 
 from jobd.errors import ServerDown, ServerRefused
 from jobd.masking import masked_url
+from jobd.store.clock import Clock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -89,6 +90,7 @@ class Database:
     def __init__(self, url: str, pool_size: int) -> None:
         self.url = url
         self._pool_size = pool_size
+        self.clock = Clock(self)
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     @property

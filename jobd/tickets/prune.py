@@ -17,10 +17,12 @@ from uuid import UUID
 
 import msgspec
 
+from jobd.store.clock import in_time
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
+    from jobd.clock import Past
     from jobd.store.postgres import Connection
 
 PRUNE_TICKETS = statement("prune_tickets", "jobd.tickets")
@@ -41,11 +43,19 @@ class PrunedTickets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prune_tickets(
-    connection: Connection, *, keep_s: float, most: int = 100, after: Place | None = None, now: datetime | None = None
+    connection: Connection,
+    *,
+    keep_s: float = 0.0,
+    most: int = 100,
+    after: Place | None = None,
+    past: Past | None = None,
+    now: datetime | None = None,
 ) -> PrunedTickets:
-    """Look at one batch of tickets that are DONE for more than `keep_s`, and delete those that nobody needs."""
+    """Look at one batch of tickets that became DONE in the past, or more than `keep_s` ago by the clock, and delete
+    those that nobody needs.
+    """
     place = (None, None) if after is None else (after.updated_at, after.ticket_id)
-    (row,) = await fetch(connection, PRUNE_TICKETS, keep_s, most, *place, now)
+    (row,) = await fetch(connection, PRUNE_TICKETS, keep_s, most, *place, now, *in_time(past))
     is_last = row["looked"] < most
     return PrunedTickets(tickets=row["tickets"], place=None if is_last else Place(row["last_at"], row["last_id"]))
 

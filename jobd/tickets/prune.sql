@@ -6,10 +6,15 @@
 -- holds, or has yet to process, an event or a work order. Answers how many were looked at, how many are deleted, and the
 -- place to go on from. It waits for nobody: what another is just changing is left for the next time.
 -- $1 keep_s float8, $2 most int, $3 after updated_at timestamptz, $4 after ticket_id uuid (both null: from the oldest),
--- $5 now timestamptz or null (tests only)
+-- $5 now timestamptz or null (tests only), $6 cutoff timestamptz (null: keep_s ago by the clock), stretches before the
+-- cutoff that are not to be touched: $7 from timestamptz[], $8 to timestamptz[]
 WITH stretch AS MATERIALIZED (
     SELECT ticket_id, updated_at FROM tickets
-    WHERE status = 'DONE' AND updated_at < (SELECT clock($5) - make_interval(secs => $1))
+    WHERE status = 'DONE' AND updated_at < (SELECT coalesce($6, clock($5) - make_interval(secs => $1)))
+        AND (
+            SELECT true FROM unnest($7::timestamptz[], $8::timestamptz[]) AS k (low, high)
+            WHERE tickets.updated_at BETWEEN k.low AND k.high LIMIT 1
+        ) IS NOT TRUE
         AND (updated_at, ticket_id)
             > (coalesce($3, '-infinity'::timestamptz), coalesce($4, '00000000-0000-0000-0000-000000000000'::uuid))
     ORDER BY updated_at, ticket_id LIMIT $2::integer
@@ -49,7 +54,7 @@ claimed AS MATERIALIZED (
     SELECT work_order_id AS resource_id FROM without_orders UNION ALL SELECT event_id FROM without_events
 ),
 without_history AS (DELETE FROM claim_history h USING claimed WHERE h.resource_id = ANY (ARRAY[claimed.resource_id])),
-remembered AS (INSERT INTO gone_tickets (ticket_id, gone_at) SELECT ticket_id, clock($5) FROM pruned)
+remembered AS (INSERT INTO gone_tickets (ticket_id, gone_at) SELECT ticket_id, (SELECT steady($5)) FROM pruned)
 SELECT
     count(*) AS looked, (SELECT count(*) FROM pruned) AS tickets, max(updated_at) AS last_at,
     (array_agg(ticket_id ORDER BY updated_at DESC, ticket_id DESC))[1] AS last_id
@@ -57,9 +62,9 @@ FROM stretch;
 
 -- name: forget_gone_tickets
 -- Forgets the ids of deleted tickets when their time is over too; how many.
--- $1 keep_gone_s float8, $2 most int, $3 now timestamptz or null (tests only)
+-- $1 keep_gone_s float8, $2 most int, $3 steady time timestamptz (null: as Postgres knows it)
 WITH old AS MATERIALIZED (
-    SELECT ticket_id FROM gone_tickets WHERE gone_at < (SELECT clock($3) - make_interval(secs => $1))
+    SELECT ticket_id FROM gone_tickets WHERE gone_at < (SELECT steady($3) - make_interval(secs => $1))
     ORDER BY gone_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ),
 forgotten AS (

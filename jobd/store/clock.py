@@ -1,0 +1,163 @@
+"""The clock of a node: looks at Postgres' clock every few seconds, notices its steps, and keeps the table of eras.
+
+Whoever decides by time asks here; what is decided from that is in `jobd/clock.py`. Of several nodes that notice the
+same step one writes it down, with all that follows from it in the same commit; the others find it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import msgspec
+
+from jobd.clock import MARK_S, STEP_S, Era, Past, known_time, past, step_s, step_while_off
+from jobd.store.statements import statement
+
+if TYPE_CHECKING:
+    from jobd.store.postgres import Database
+
+log = logging.getLogger(__name__)
+
+READ_CLOCK = statement("read_clock", __package__)
+READ_ERAS = statement("read_eras", __package__)
+BEGIN_ERA = statement("begin_era", __package__)
+MARK_ERA = statement("mark_era", __package__)
+
+#: A mark this old says that nobody is there who makes them.
+STALE_S = 2 * MARK_S
+#: The last mark, when jobd stops, may not hold it up.
+LAST_MARK_S = 2.0
+
+#: Python has no earlier times.
+YEAR_1 = -62_135_596_800.0
+
+_COLUMNS = Era.__struct_fields__
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen, and when by the boot clock of this machine."""
+
+    no: int
+    wall: float
+    steady: float
+    known: float
+    boot_s: float
+
+
+class Clock:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = anyio.Lock()
+        self._last: Seen | None = None
+        self._boot_id = _boot_id()
+
+    async def look(self) -> Seen:
+        """Compare the clocks. A step, or a start after a while, begins an era; otherwise it is marked now and then."""
+        async with self._lock:
+            await self._look()
+            while self._last is None:  # another node was first
+                await self._look()
+            return self._last
+
+    async def _look(self) -> None:
+        before = _boot_s()
+        row: Any = await self._database.pool.fetchrow(READ_CLOCK)
+        boot_s, last = _boot_s(), self._last
+        if last is not None and boot_s - before > STEP_S / 2:
+            return  # when it was that time nobody knows
+        wall, era = row["wall"], _era(row) if row["no"] is not None else None
+        if era is None:
+            await self._begin(None, wall=wall, boot_s=boot_s)
+        elif last is None:
+            moved = step_while_off(era, wall=wall, boot_id=self._boot_id, boot_s=boot_s)
+            if moved or wall - era.wall_to > STALE_S:
+                await self._begin(era, wall=wall, boot_s=boot_s, moved=moved)
+            else:
+                await self._go_on(era, wall, boot_s, known=era.known)
+        elif last.no != era.no:
+            await self._go_on(era, wall, boot_s, known=era.known)
+        elif moved := step_s(wall_s=wall - last.wall, boot_s=boot_s - last.boot_s):
+            log.warning("Postgres' clock was set %s by %.0f s", "forward" if moved > 0 else "back", abs(moved))
+            await self._begin(era, wall=wall, boot_s=boot_s, moved=moved)
+        else:
+            await self._go_on(era, wall, boot_s, known=last.known)
+
+    async def steady(self) -> datetime:
+        """Steady time now."""
+        return _at((await self.look()).steady)
+
+    async def past(self, keep_s: float) -> Past:
+        """What is older than `keep_s` of steady time, by the times that stand in rows."""
+        steady = (await self.look()).steady
+        eras = [_era(row) for row in await self._database.pool.fetch(READ_ERAS)]
+        return past(eras, steady=steady, keep_s=keep_s)
+
+    async def mark_last(self) -> None:
+        """When jobd stops: so that the time it is off is known from here on."""
+        last, boot_s = self._last, _boot_s()
+        if last is not None:
+            passed_s = boot_s - last.boot_s
+            with anyio.move_on_after(LAST_MARK_S, shield=True), contextlib.suppress(Exception):
+                await self._mark(last, last.wall + passed_s, last.steady + passed_s, last.known + passed_s, boot_s)
+
+    async def _go_on(self, era: Era, wall: float, boot_s: float, known: float) -> None:
+        steady = max(era.steady_to, era.steady_from + wall - era.wall_from)
+        passed_s = boot_s - self._last.boot_s if self._last is not None and self._last.no == era.no else 0.0
+        known = known_time(known, passed_s=passed_s, wall=wall, era_s=steady - era.steady_from)
+        self._last = Seen(no=era.no, wall=wall, steady=steady, known=known, boot_s=boot_s)
+        if steady - era.steady_to >= MARK_S:
+            await self._mark(self._last, wall, steady, known, boot_s)
+
+    async def _mark(self, look: Seen, wall: float, steady: float, known: float, boot_s: float) -> None:
+        await self._database.pool.execute(MARK_ERA, look.no, wall, steady, known, self._boot_id, boot_s)
+
+    async def _begin(self, ended: Era | None, *, wall: float, boot_s: float, moved: float = 0.0) -> None:
+        """Begin an era, unless another node does; it reaches back to the last look, since when the clock may be so."""
+        last = self._last
+        unseen_s = boot_s - last.boot_s if last is not None else 0.0
+        no = ended.no + 1 if ended is not None else 1
+        known = ended.known if ended is not None else wall
+        steady = last.steady + unseen_s if last is not None else ended.steady_to if ended is not None else wall
+        known = known_time(last.known if last is not None else known, passed_s=unseen_s, wall=wall, era_s=0.0)
+        async with self._database.pool.acquire() as session, session.transaction():
+            begun = await session.fetchval(
+                BEGIN_ERA, no, wall - unseen_s, steady - unseen_s, wall, steady, known, self._boot_id, boot_s
+            )
+            if begun is None:
+                return  # the next look finds it
+            if last is not None:
+                await session.execute(MARK_ERA, last.no, last.wall + unseen_s, steady, known, self._boot_id, boot_s)
+        self._last = Seen(no=no, wall=wall, steady=steady, known=known, boot_s=boot_s)
+
+
+def in_time(past: Past | None) -> tuple[datetime | None, list[datetime] | None, list[datetime] | None]:
+    """As the statements of retention take it."""
+    if past is None:
+        return None, None, None
+    return _at(past.before), [_at(low) for low, _ in past.kept], [_at(high) for _, high in past.kept]
+
+
+def _at(seconds: float) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=max(seconds, YEAR_1))
+
+
+def _era(row: Any) -> Era:
+    return Era(**{name: row[name] for name in _COLUMNS})
+
+
+def _boot_s() -> float:
+    """Counts on while the machine is suspended, and is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
