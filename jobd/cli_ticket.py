@@ -53,7 +53,9 @@ def ticket() -> None:
 @by_option
 @click.option("--json", "as_json", is_flag=True, help="Print the ticket as a JSON object.")
 @where_options
-def new(client: Client, task: str, by: str, fields: dict[str, Any], values: dict[str, Raw], as_json: bool) -> None:
+def new(
+    client: Client, task: str, by: str | None, fields: dict[str, Any], values: dict[str, Raw], as_json: bool
+) -> None:
     """Write a ticket for a task and print its id. It is NEW, and waits until somebody approves it.
 
     In the texts of its payload {{title}}, {{acceptance_criteria}}, {{prompt}}, {{ticket_id}} and {{branch_name}} are
@@ -75,10 +77,17 @@ def new(client: Client, task: str, by: str, fields: dict[str, Any], values: dict
 @click.option("--title", metavar="TEXT", help="What it is about, in one line.")
 @click.option("--task", metavar="NAME", help="The task that does it.", shell_complete=complete_tasks)
 @field_options
+@by_option
 @click.option("--json", "as_json", is_flag=True, help="Print the ticket as a JSON object.")
 @where_options
 def edit(
-    client: Client, ticket_id: str, task: str | None, fields: dict[str, Any], values: dict[str, Raw], as_json: bool
+    client: Client,
+    ticket_id: str,
+    task: str | None,
+    by: str | None,
+    fields: dict[str, Any],
+    values: dict[str, Raw],
+    as_json: bool,
 ) -> None:
     """Change a ticket that is still NEW; what is not named stays. Exit code 5 if it is not NEW any more.
 
@@ -95,6 +104,8 @@ def edit(
         fields["payload"] = merged(payload, values)
     if not fields:
         raise click.UsageError("nothing is to be changed; --help lists what can be")
+    if by is not None:
+        fields["edited_by"] = by
     edited = client.edit_ticket(ticket_id, **fields)
     click.echo(msgspec.json.encode(edited) if as_json else "\n".join(ticket_lines(edited)))
 

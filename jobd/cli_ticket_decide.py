@@ -28,6 +28,12 @@ def decision(name: str, *statuses: str) -> Callable[[Callable[..., Any]], click.
             where_options,
             click.option("--json", "as_json", is_flag=True, help="As one JSON object a ticket."),
             click.option("--why", default="", metavar="TEXT", help="The reason, for the trail."),
+            click.option(
+                *("--version", "version"),
+                type=click.IntRange(min=1),
+                metavar="N",
+                help="Of the ticket as `jobd ticket get` showed it; exit code 5 if it has changed since.",
+            ),
             by_option,
             click.argument(
                 *("ticket_ids",),
@@ -53,52 +59,68 @@ def _tell(ticket_ids: Sequence[str], decide: Callable[[str], Ticket], as_json: b
 
 
 @decision("approve", "NEW")
-def approve(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_json: bool) -> None:
+def approve(
+    client: Client, ticket_ids: Sequence[str], by: str | None, why: str, version: int | None, as_json: bool
+) -> None:
     """Approve NEW tickets: they become TODO, and jobd carries them on. Exit code 5 if one is not NEW.
 
     \b
     Examples:
       jobd ticket approve 01890a5d-ac96-774b-bcce-b302099a8057 --why "small enough"
     """
-    _tell(ticket_ids, lambda ticket_id: client.approve(ticket_id, by=by, why=why), as_json)
+    _tell(ticket_ids, lambda ticket_id: client.approve(ticket_id, by=by, why=why, version=version), as_json)
 
 
 @decision("reject", "NEW", "TODO", "BLOCKED")
-def reject(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_json: bool) -> None:
+def reject(
+    client: Client, ticket_ids: Sequence[str], by: str | None, why: str, version: int | None, as_json: bool
+) -> None:
     """Reject tickets that are NEW, TODO or BLOCKED: they are BLOCKED, and have to be approved again.
 
     \b
     Examples:
       jobd ticket reject 01890a5d-ac96-774b-bcce-b302099a8057 --why "we have no cats"
     """
-    _tell(ticket_ids, lambda ticket_id: client.reject(ticket_id, by=by, why=why), as_json)
+    _tell(ticket_ids, lambda ticket_id: client.reject(ticket_id, by=by, why=why, version=version), as_json)
 
 
 @decision("unblock", "BLOCKED")
-def unblock(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_json: bool) -> None:
+def unblock(
+    client: Client, ticket_ids: Sequence[str], by: str | None, why: str, version: int | None, as_json: bool
+) -> None:
     """Let BLOCKED tickets go on: they become TODO, or NEW if they were rejected.
 
     \b
     Examples:
       jobd ticket unblock 01890a5d-ac96-774b-bcce-b302099a8057 --why "the model is back"
     """
-    _tell(ticket_ids, lambda ticket_id: client.unblock(ticket_id, by=by, why=why), as_json)
+    _tell(ticket_ids, lambda ticket_id: client.unblock(ticket_id, by=by, why=why, version=version), as_json)
 
 
 @decision("reopen", "DONE")
-def reopen(client: Client, ticket_ids: Sequence[str], by: str, why: str, as_json: bool) -> None:
+def reopen(
+    client: Client, ticket_ids: Sequence[str], by: str | None, why: str, version: int | None, as_json: bool
+) -> None:
     """Let DONE tickets become TODO again.
 
     \b
     Examples:
       jobd ticket reopen 01890a5d-ac96-774b-bcce-b302099a8057 --why "it counted dogs"
     """
-    _tell(ticket_ids, lambda ticket_id: client.reopen(ticket_id, by=by, why=why), as_json)
+    _tell(ticket_ids, lambda ticket_id: client.reopen(ticket_id, by=by, why=why, version=version), as_json)
 
 
 @decision("sign-off", "IN_PROGRESS")
 @click.option("--refuse", is_flag=True, help="The output is not accepted, and the gate fails.")
-def sign_off(client: Client, ticket_ids: Sequence[str], by: str, why: str, refuse: bool, as_json: bool) -> None:
+def sign_off(
+    client: Client,
+    ticket_ids: Sequence[str],
+    by: str | None,
+    why: str,
+    version: int | None,
+    refuse: bool,
+    as_json: bool,
+) -> None:
     """Accept the output that tickets wait with, or refuse it. Exit code 5 if one waits for no sign-off.
 
     \b
@@ -106,7 +128,11 @@ def sign_off(client: Client, ticket_ids: Sequence[str], by: str, why: str, refus
       jobd ticket sign-off 01890a5d-ac96-774b-bcce-b302099a8057
       jobd ticket sign-off 01890a5d-ac96-774b-bcce-b302099a8057 --refuse --why "that is a dog"
     """
-    _tell(ticket_ids, lambda ticket_id: client.sign_off(ticket_id, by=by, why=why, accept=not refuse), as_json)
+    _tell(
+        ticket_ids,
+        lambda ticket_id: client.sign_off(ticket_id, by=by, why=why, version=version, accept=not refuse),
+        as_json,
+    )
 
 
 DECISIONS = (approve, reject, unblock, reopen, sign_off)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +104,18 @@ def field_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def by_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--by", default=_login_name, metavar="NAME", help="Your name (default: that of your login).")(
-        command
-    )
+    return click.option(
+        "--by",
+        callback=_known_by,
+        metavar="NAME",
+        help="Your name (default: that of your token, or without one that of your login).",
+    )(command)
+
+
+def _known_by(context: click.Context, _: click.Parameter, said: str | None) -> str | None:
+    """None: the token says who it is."""
+    has_token = context.params.get("token_file") or os.environ.get("JOBD_TOKEN")
+    return said or (None if has_token else _login_name())
 
 
 def _login_name() -> str:

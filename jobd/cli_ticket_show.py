@@ -36,7 +36,9 @@ def ticket_lines(ticket: Ticket) -> Iterator[str]:
         "runs": f"{ticket.run_count} of {ticket.max_runs}",
         "repository": " ".join(text for text in (ticket.repo_ref, ticket.base_branch) if text),
         "written by": ticket.created_by,
+        "edited by": ", ".join(ticket.edited_by),
         "approved by": ticket.approved_by,
+        "version": str(ticket.version),
         "created": moment(ms(ticket.created_at)),
         "changed": moment(ms(ticket.updated_at)),
     }

@@ -73,7 +73,7 @@ CATALOGUE: dict[str, Kind] = {
     "duplicate_key": Kind(400, "An object has the same key twice, which parsers read differently."),
     "forbidden": Kind(403, "The token is good but lacks the scope or the queue that this call needs."),
     "foreign_origin": Kind(403, "A web page of another site sent this; jobd takes writes from its own pages only."),
-    "four_eyes": Kind(403, "The author of the ticket may not decide this alone (tickets.four_eyes); ask another."),
+    "four_eyes": Kind(403, "Whoever wrote or edited the ticket may not decide this (tickets.four_eyes); ask another."),
     "gone_job": Kind(410, "The job has finished and retention has deleted it."),
     "gone_ticket": Kind(410, "The ticket was DONE and retention has deleted it."),
     "headers_too_large": Kind(431, "The headers have more than 16 KB or there are more than 100; send fewer."),
@@ -138,6 +138,7 @@ CATALOGUE: dict[str, Kind] = {
     "unknown_ticket": Kind(404, "There is no ticket with this id."),
     "unsupported_media_type": Kind(415, "Send application/json in UTF-8, without a Content-Encoding."),
     "uri_too_long": Kind(414, "Path and query have more than 8 KB."),
+    "version_moved": Kind(409, "The ticket has changed since the version that was decided about; look at it again."),
     "wrong_host": Kind(
         421, "The Host header names a server that this one is not; add the name to server.allowed_hosts."
     ),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
 from jobd.api.tickets import MISSING, TICKET_ID, person, ticket_id_in
@@ -45,7 +47,11 @@ async def sign_off_ticket(call: Call) -> Response:
     asked = await read_json(call.request, wire.SignOff, BODY_BYTES)
     by = person(call, asked.by, "by")
     return _decided(
-        call, by, await call.services.tickets.sign_off(ticket_id, by=by, why=asked.why, accept=asked.accept)
+        call,
+        by,
+        await call.services.tickets.sign_off(
+            ticket_id, by=by, why=asked.why, accept=asked.accept, version=_seen(asked)
+        ),
     )
 
 
@@ -53,11 +59,15 @@ async def _decide(call: Call, verb: Callable[..., Awaitable[wire.Ticket]]) -> Re
     ticket_id = ticket_id_in(call)
     asked = await read_json(call.request, wire.Decide, BODY_BYTES)
     by = person(call, asked.by, "by")
-    return _decided(call, by, await verb(ticket_id, by=by, why=asked.why))
+    return _decided(call, by, await verb(ticket_id, by=by, why=asked.why, version=_seen(asked)))
+
+
+def _seen(asked: wire.Decide | wire.SignOff) -> int | None:
+    return None if asked.version is UNSET else asked.version
 
 
 def _decided(call: Call, by: str, ticket: wire.Ticket) -> Response:
-    """The name is what the caller says; the log has both."""
+    """Whoever has the scope admin may act for others, so the log has both."""
     path = call.request.url.path
     log.info("%s by %r, called by %s: the ticket is %s", path, by, call.principal.name, ticket.status)
     return json_answer(ticket)
@@ -68,7 +78,7 @@ def _decision(
 ) -> Endpoint:
     return Endpoint(
         *("POST", f"/v1/tickets/{{id}}/{word}", "client", handler, summary, {200: wire.Ticket}),
-        problems=(*MISSING, *problems),
+        problems=(*MISSING, *problems, "version_moved"),
         body=body,
         parameters=(TICKET_ID,),
     )

@@ -1,7 +1,8 @@
 """`/v1/tickets`: write a ticket, edit it while it is NEW, read it, list them, and the trail that one has left.
 
-What people decide about a ticket is in `ticket_decisions`, how it is followed in `ticket_events`. A name that the body
-does not say is that of the caller's token; without a token nobody knows who calls, and the body has to say it.
+What people decide about a ticket is in `ticket_decisions`, how it is followed in `ticket_events`. Who calls with a
+token writes and decides in its name; to do so for another takes the scope `admin`. Without a token nobody knows who
+calls, and the body has to say it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,15 @@ async def create_ticket(call: Call) -> Response:
 async def edit_ticket(call: Call) -> Response:
     ticket_id = ticket_id_in(call)
     _, asked = await _read(call, _edit)
-    return json_answer(await call.services.tickets.edit(ticket_id, asked))
+    return json_answer(await call.services.tickets.edit(ticket_id, asked, by=_editor(call, asked.edited_by)))
+
+
+def _editor(call: Call, said: str | UnsetType) -> str | None:
+    """None: nobody knows, and nobody needs to."""
+    is_known = said is not UNSET or call.principal.has_token
+    if not is_known and not call.services.config().tickets.four_eyes:
+        return None
+    return person(call, said, "edited_by")
 
 
 async def _read(call: Call, decoder: msgspec.json.Decoder[_T]) -> tuple[bytes, _T]:
@@ -86,11 +95,18 @@ def _body_limit(config: Config) -> int:
 
 def person(call: Call, said: str | UnsetType, field: str) -> str:
     """Who it is that writes or decides; always a name that somebody gave."""
-    if said is not UNSET:
-        return said.strip()
-    if not call.principal.has_token:
-        raise ApiError("invalid", f"{field} is missing, and there is no token that says who calls - at `$.{field}`")
-    return call.principal.name
+    caller = call.principal
+    if said is UNSET:
+        if not caller.has_token:
+            raise ApiError("invalid", f"{field} is missing, and there is no token that says who calls - at `$.{field}`")
+        return caller.name
+    if caller.has_token and said.strip() != caller.name and not caller.may("admin"):
+        raise ApiError(
+            "forbidden",
+            f"{field} is {said.strip()!r}, and the token is that of {caller.name!r}: leave {field} out, or use a token"
+            " with the scope admin to act for others",
+        )
+    return said.strip()
 
 
 def ticket_id_in(call: Call) -> UUID:

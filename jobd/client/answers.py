@@ -77,6 +77,7 @@ class Ticket(tickets.Ticket, frozen=True, kw_only=True):
     step: str | None  # type: ignore[assignment]  # likewise
     payload: Any
     gates: list[dict[str, Any]]  # type: ignore[assignment]  # and more gates
+    edited_by: list[str] = msgspec.field(default_factory=list)  # an older jobd does not say
 
     def __repr__(self) -> str:
         return f"<Ticket {self.ticket_id} {self.task} {self.status}>"

@@ -47,6 +47,8 @@ class TicketEdit(TicketOptions, total=False):
     title: str
     task: str
     payload: Payload
+    #: Who edits; without it, the name of the token.
+    edited_by: str
 
 
 # -- write ---------------------------------------------------------------------------------------------------------
@@ -89,38 +91,62 @@ def _body(fields: dict[str, Any]) -> bytes:
 # -- decide --------------------------------------------------------------------------------------------------------
 
 
-def approve(settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "") -> Flow[Ticket]:
+def approve(
+    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+) -> Flow[Ticket]:
     """Let a NEW ticket become TODO, from where jobd carries it on. Raises Conflict if it is not NEW.
 
+    With `version`, that of the ticket that was looked at, it raises Conflict too if the ticket has changed since.
     Decisions count once; so after a cut line none is tried again by itself: it raises Unreachable, and `ticket` tells.
     """
-    return _decide(settings, ticket_id, "approve", by, why)
+    return _decide(settings, ticket_id, "approve", by, why, version)
 
 
-def reject(settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "") -> Flow[Ticket]:
+def reject(
+    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+) -> Flow[Ticket]:
     """Stop a ticket that is NEW, TODO or BLOCKED: it stays BLOCKED until it was unblocked and approved again."""
-    return _decide(settings, ticket_id, "reject", by, why)
+    return _decide(settings, ticket_id, "reject", by, why, version)
 
 
-def unblock(settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "") -> Flow[Ticket]:
+def unblock(
+    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+) -> Flow[Ticket]:
     """Let a BLOCKED ticket go on: it becomes TODO, or NEW if it was rejected."""
-    return _decide(settings, ticket_id, "unblock", by, why)
+    return _decide(settings, ticket_id, "unblock", by, why, version)
 
 
-def reopen(settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "") -> Flow[Ticket]:
+def reopen(
+    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+) -> Flow[Ticket]:
     """Let a DONE ticket become TODO again."""
-    return _decide(settings, ticket_id, "reopen", by, why)
+    return _decide(settings, ticket_id, "reopen", by, why, version)
 
 
 def sign_off(
-    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", accept: bool = True
+    settings: Settings,
+    ticket_id: TicketId,
+    *,
+    by: str | None = None,
+    why: str = "",
+    accept: bool = True,
+    version: int | None = None,
 ) -> Flow[Ticket]:
     """Accept, or refuse, the output that a ticket waits with. Raises Conflict if no sign-off is waited for."""
-    return _decide(settings, ticket_id, "sign-off", by, why, accept=accept)
+    return _decide(settings, ticket_id, "sign-off", by, why, version, accept=accept)
 
 
-def _decide(settings: Settings, ticket_id: TicketId, word: str, by: str | None, why: str, **more: bool) -> Flow[Ticket]:
-    said = {"why": why, **more, **({} if by is None else {"by": by})}
+def _decide(
+    settings: Settings,
+    ticket_id: TicketId,
+    word: str,
+    by: str | None,
+    why: str,
+    version: int | None,
+    **more: bool,
+) -> Flow[Ticket]:
+    said: dict[str, Any] = {"why": why, **more, "by": by, "version": version}
+    said = {name: value for name, value in said.items() if value is not None}
     request = Request(
         what=f"{word} of ticket {ticket_id}",
         method="POST",

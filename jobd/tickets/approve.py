@@ -27,10 +27,13 @@ async def approve(
     by: str,
     why: str = "",
     four_eyes: bool = False,
+    version: int | None = None,
     now: datetime | None = None,
 ) -> wire.Ticket:
     """Let a NEW ticket become TODO; raises TicketRefused."""
-    rows = await fetch(connection, APPROVE_IF_NEW, ticket_id, new_id(), by, why, four_eyes, now)
+    rows = await fetch(connection, APPROVE_IF_NEW, ticket_id, new_id(), by, why, four_eyes, version, now)
     if not rows:
-        raise await why_not(connection, ticket_id, lambda ticket: decide_approve(ticket, by, four_eyes=four_eyes))
+        raise await why_not(
+            connection, ticket_id, lambda ticket: decide_approve(ticket, by, four_eyes=four_eyes), version
+        )
     return ticket_of(rows[0])

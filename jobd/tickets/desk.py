@@ -70,27 +70,31 @@ class Desk:
         self._bells.changed.ring()
         return ticket
 
-    async def edit(self, ticket_id: UUID, asked: wire.EditTicket) -> wire.Ticket:
+    async def edit(self, ticket_id: UUID, asked: wire.EditTicket, *, by: str | None = None) -> wire.Ticket:
         with translated(self._database.url):
-            ticket = await edit(self._database.pool, ticket_id, asked, config=self._config())
+            ticket = await edit(self._database.pool, ticket_id, asked, config=self._config(), by=by)
         self._bells.changed.ring()
         return ticket
 
-    async def approve(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
-        return await self._decide(approve, ticket_id, by=by, why=why, four_eyes=self._four_eyes())
+    async def approve(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
+        return await self._decide(approve, ticket_id, by=by, why=why, version=version, four_eyes=self._four_eyes())
 
-    async def reject(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
-        return await self._decide(reject, ticket_id, by=by, why=why)
+    async def reject(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
+        return await self._decide(reject, ticket_id, by=by, why=why, version=version)
 
-    async def unblock(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
-        return await self._decide(unblock, ticket_id, by=by, why=why)
+    async def unblock(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
+        return await self._decide(unblock, ticket_id, by=by, why=why, version=version)
 
-    async def reopen(self, ticket_id: UUID, *, by: str, why: str = "") -> wire.Ticket:
-        return await self._decide(reopen, ticket_id, by=by, why=why, four_eyes=self._four_eyes())
+    async def reopen(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
+        return await self._decide(reopen, ticket_id, by=by, why=why, version=version, four_eyes=self._four_eyes())
 
-    async def sign_off(self, ticket_id: UUID, *, by: str, why: str = "", accept: bool = True) -> wire.Ticket:
+    async def sign_off(
+        self, ticket_id: UUID, *, by: str, why: str = "", accept: bool = True, version: int | None = None
+    ) -> wire.Ticket:
         four_eyes = self._four_eyes()
-        ticket = await self._decide(sign_off, ticket_id, by=by, why=why, accept=accept, four_eyes=four_eyes)
+        ticket = await self._decide(
+            sign_off, ticket_id, by=by, why=why, accept=accept, version=version, four_eyes=four_eyes
+        )
         self._bells.gate.ring()
         return ticket
 

@@ -28,9 +28,15 @@ WAITS_FOR_ITSELF = statement("waits_for_itself", "jobd.tickets")
 
 
 async def edit(
-    connection: Connection, ticket_id: UUID, asked: wire.EditTicket, *, config: Config, now: datetime | None = None
+    connection: Connection,
+    ticket_id: UUID,
+    asked: wire.EditTicket,
+    *,
+    config: Config,
+    by: str | None = None,
+    now: datetime | None = None,
 ) -> wire.Ticket:
-    """Change a NEW ticket; raises TicketRefused."""
+    """Change a NEW ticket; raises TicketRefused. `by` None: nobody knows who does."""
     while True:
         ticket = await read_ticket(connection, ticket_id)
         decision = decide_edit(view_of(ticket))
@@ -39,7 +45,7 @@ async def edit(
         draft = _merged(ticket, asked, config)
         check_draft(draft, config)
         await _check_blockers(connection, ticket, draft.blocked_on)
-        rows = await fetch(connection, EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, now)
+        rows = await fetch(connection, EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, by, now)
         if rows:  # else somebody was faster, and it is looked at again
             return ticket_of(rows[0])
 

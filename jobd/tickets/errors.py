@@ -3,9 +3,10 @@
 unknown_ticket        there is no ticket with this id
 gone_ticket           the ticket was DONE, and retention has deleted it
 illegal_transition    the ticket does not stand where the decision applies
+version_moved         the ticket has changed since the version that the decision names
 not_new               only a NEW ticket can be edited
 no_sign_off           no sign-off is waited for
-four_eyes             the author may not decide this alone
+four_eyes             an author may not decide this alone
 unknown_task          the task is not configured
 unknown_gate          a gate names a command that is not configured
 bad_schema            the schema of a gate does not compile

@@ -11,14 +11,12 @@ and tried out, and tests compare the statements with it. In every history:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 from uuid import UUID
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 class TicketStatus(str, Enum):
@@ -53,7 +51,7 @@ class Transition(Struct, frozen=True):
 TRANSITIONS: Final = (
     Transition(None, "create", "", NEW),
     Transition(NEW, "edit", "", NEW),
-    Transition(NEW, "approve", "by a person; with four_eyes, by another than its author", TODO),
+    Transition(NEW, "approve", "by a person; with four_eyes, by another than its authors", TODO),
     Transition(NEW, "reject", "by a person", BLOCKED),
     Transition(TODO, "reject", "by a person, before it is scheduled", BLOCKED),
     Transition(BLOCKED, "reject", "by a person; it was not rejected before", BLOCKED),
@@ -69,7 +67,7 @@ TRANSITIONS: Final = (
     Transition(BLOCKED, "return", "it waited for tickets that are all DONE now", TODO),
     Transition(BLOCKED, "unblock", "by a person; it was approved", TODO),
     Transition(BLOCKED, "unblock", "by a person; it was rejected", NEW),
-    Transition(DONE, "reopen", "by a person; with four_eyes, by another than its author", TODO),
+    Transition(DONE, "reopen", "by a person; with four_eyes, by another than its authors", TODO),
 )
 
 
@@ -79,10 +77,12 @@ class TicketView(Struct, frozen=True, kw_only=True):
     ticket_id: UUID
     status: TicketStatus
     created_by: str
+    edited_by: Sequence[str] = ()
     approved_by: str | None = None
     step: Step | None = None
     run_count: int = 0
     max_runs: int = 1
+    version: int = 1
 
 
 class Moved(Struct, frozen=True):
@@ -96,6 +96,17 @@ class Refused(Struct, frozen=True):
 
 
 # -- what people decide ------------------------------------------------------------------------------------------------
+
+
+def decide_version(ticket: TicketView, seen: int | None) -> Refused | None:
+    """Whether it is still the ticket that was looked at; none was named: whatever it is."""
+    if seen is None or seen == ticket.version:
+        return None
+    return Refused(
+        "version_moved",
+        f"ticket {ticket.ticket_id} has changed: its version is {ticket.version}, and {seen} was decided about; look at"
+        " it again",
+    )
 
 
 def decide_edit(ticket: TicketView) -> Moved | Refused:
@@ -136,7 +147,7 @@ def decide_sign_off(ticket: TicketView, by: str, *, four_eyes: bool, accept: boo
     if ticket.step != "SIGN_OFF":
         where = ticket.status.value if ticket.step is None else f"{ticket.status.value}, step {ticket.step}"
         return Refused("no_sign_off", f"ticket {ticket.ticket_id} is {where} and waits for no sign-off")
-    if four_eyes and accept and by == ticket.created_by:
+    if four_eyes and accept and _is_author(ticket, by):
         return _by_another(ticket, by, "sign off")
     return Moved(IN_PROGRESS)
 
@@ -148,12 +159,16 @@ def _illegal(ticket: TicketView, done: str, what: str) -> Refused:
 
 
 def _by_another(ticket: TicketView, by: str, verb: str) -> Moved | Refused:
-    if by == ticket.created_by:
+    if _is_author(ticket, by):
         return Refused(
             "four_eyes",
             f"{by} wrote ticket {ticket.ticket_id} and may not {verb} it; ask somebody else (tickets.four_eyes)",
         )
     return Moved(TODO)
+
+
+def _is_author(ticket: TicketView, by: str) -> bool:
+    return by == ticket.created_by or by in ticket.edited_by
 
 
 # -- what the pollers decide -------------------------------------------------------------------------------------------

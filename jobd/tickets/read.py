@@ -9,7 +9,7 @@ import msgspec
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.errors import TicketRefused, gone_ticket, refused, unknown_ticket
-from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView
+from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView, decide_version
 from jobd.wire import tickets as wire
 
 if TYPE_CHECKING:
@@ -61,10 +61,12 @@ def view_of(ticket: wire.Ticket) -> TicketView:
         ticket_id=ticket.ticket_id,
         status=TicketStatus(ticket.status),
         created_by=ticket.created_by,
+        edited_by=ticket.edited_by,
         approved_by=ticket.approved_by,
         step=ticket.step,
         run_count=ticket.run_count,
         max_runs=ticket.max_runs,
+        version=ticket.version,
     )
 
 
@@ -107,10 +109,16 @@ async def list_tickets(
 
 
 async def why_not(
-    connection: Connection, ticket_id: UUID, decide: Callable[[TicketView], Moved | Refused]
+    connection: Connection,
+    ticket_id: UUID,
+    decide: Callable[[TicketView], Moved | Refused],
+    version: int | None = None,
 ) -> TicketRefused:
     """Why a statement has moved nothing, in the words of the machine."""
-    decision = decide(view_of(await read_ticket(connection, ticket_id)))
+    ticket = view_of(await read_ticket(connection, ticket_id))
+    decision = decide(ticket)
+    if isinstance(decision, Moved):
+        decision = decide_version(ticket, version) or decision
     if isinstance(decision, Refused):
         return refused(decision)
     return TicketRefused("illegal_transition", f"ticket {ticket_id} was changed by another just now; look at it again")

@@ -21,10 +21,16 @@ REJECT_IF_WAITING = statement("reject_if_waiting", "jobd.tickets")
 
 
 async def reject(
-    connection: Connection, ticket_id: UUID, *, by: str, why: str = "", now: datetime | None = None
+    connection: Connection,
+    ticket_id: UUID,
+    *,
+    by: str,
+    why: str = "",
+    version: int | None = None,
+    now: datetime | None = None,
 ) -> wire.Ticket:
     """Block a NEW, TODO or BLOCKED ticket; raises TicketRefused."""
-    rows = await fetch(connection, REJECT_IF_WAITING, ticket_id, new_id(), by, why, now)
+    rows = await fetch(connection, REJECT_IF_WAITING, ticket_id, new_id(), by, why, version, now)
     if not rows:
-        raise await why_not(connection, ticket_id, lambda ticket: decide_reject(ticket))
+        raise await why_not(connection, ticket_id, lambda ticket: decide_reject(ticket), version)
     return ticket_of(rows[0])

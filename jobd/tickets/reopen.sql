@@ -1,12 +1,13 @@
 -- name: reopen_if_done
--- A person lets a DONE ticket run again; with four_eyes it must be another than its author.
+-- A person lets a DONE ticket run again; with four_eyes it must be another than those who wrote it.
 -- $1 ticket_id uuid, $2 decision_id uuid, $3 by text, $4 why text, $5 four_eyes bool,
--- $6 now timestamptz or null (tests only)
+-- $6 version that was seen int (null: any), $7 now timestamptz or null (tests only)
 WITH moved AS (
     UPDATE tickets SET
-        status = 'TODO', approved_by = $3, todo_no = todo_no + 1, todo_at = clock($6), run_count = 0,
-        version = version + 1, updated_at = clock($6)
-    WHERE ticket_id = $1 AND status = 'DONE' AND (NOT $5::boolean OR created_by <> $3)
+        status = 'TODO', approved_by = $3, todo_no = todo_no + 1, todo_at = clock($7), run_count = 0,
+        version = version + 1, updated_at = clock($7)
+    WHERE ticket_id = $1 AND status = 'DONE' AND (NOT $5::boolean OR created_by <> $3 AND $3 <> ALL (edited_by))
+        AND ($6::integer IS NULL OR version = $6)
     RETURNING *
 ),
 decided AS (

@@ -28,12 +28,16 @@ async def sign_off(
     why: str = "",
     accept: bool = True,
     four_eyes: bool = False,
+    version: int | None = None,
     now: datetime | None = None,
 ) -> wire.Ticket:
     """Answer the sign-off that a ticket waits for; raises TicketRefused."""
-    rows = await fetch(connection, SIGN_OFF_IF_AWAITED, ticket_id, new_id(), by, why, accept, four_eyes, now)
+    rows = await fetch(connection, SIGN_OFF_IF_AWAITED, ticket_id, new_id(), by, why, accept, four_eyes, version, now)
     if not rows:
         raise await why_not(
-            connection, ticket_id, lambda ticket: decide_sign_off(ticket, by, four_eyes=four_eyes, accept=accept)
+            connection,
+            ticket_id,
+            lambda ticket: decide_sign_off(ticket, by, four_eyes=four_eyes, accept=accept),
+            version,
         )
     return ticket_of(rows[0])

@@ -21,10 +21,16 @@ UNBLOCK_IF_BLOCKED = statement("unblock_if_blocked", "jobd.tickets")
 
 
 async def unblock(
-    connection: Connection, ticket_id: UUID, *, by: str, why: str = "", now: datetime | None = None
+    connection: Connection,
+    ticket_id: UUID,
+    *,
+    by: str,
+    why: str = "",
+    version: int | None = None,
+    now: datetime | None = None,
 ) -> wire.Ticket:
     """Let a BLOCKED ticket become TODO, or NEW if it was rejected; raises TicketRefused."""
-    rows = await fetch(connection, UNBLOCK_IF_BLOCKED, ticket_id, new_id(), by, why, now)
+    rows = await fetch(connection, UNBLOCK_IF_BLOCKED, ticket_id, new_id(), by, why, version, now)
     if not rows:
-        raise await why_not(connection, ticket_id, lambda ticket: decide_unblock(ticket))
+        raise await why_not(connection, ticket_id, lambda ticket: decide_unblock(ticket), version)
     return ticket_of(rows[0])

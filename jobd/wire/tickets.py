@@ -31,6 +31,7 @@ Person: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"
 Ref: TypeAlias = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S")]
 BudgetMs: TypeAlias = Annotated[int, Meta(ge=1, le=30 * DAY_S * 1000)]
 MaxRuns: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
+Version: TypeAlias = Annotated[int, Meta(ge=1)]
 Blockers: TypeAlias = Annotated[list[UUID], Meta(max_length=MAX_BLOCKERS)]
 
 
@@ -110,17 +111,22 @@ class EditTicket(Request, frozen=True, kw_only=True):
     max_runs: MaxRuns | UnsetType = UNSET
     repo_ref: Ref | UnsetType | None = UNSET
     base_branch: Ref | UnsetType | None = UNSET
+    #: Who edits; without it, the name of the caller's token. With `four_eyes` one of both is needed.
+    edited_by: Person | UnsetType = UNSET
 
 
 class Decide(Request, frozen=True, kw_only=True):
-    #: Who decides; without it, the name of the caller's token.
+    #: Who decides; without it, the name of the caller's token. Another name than the token's takes the scope `admin`.
     by: Person | UnsetType = UNSET
     why: LongText = ""
+    #: The ticket that was looked at: nothing is decided if it has changed since.
+    version: Version | UnsetType = UNSET
 
 
 class SignOff(Request, frozen=True, kw_only=True):
     by: Person | UnsetType = UNSET
     why: LongText = ""
+    version: Version | UnsetType = UNSET
     #: False: the output is not accepted, and the gate fails.
     accept: bool = True
 
@@ -148,6 +154,8 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True):
     #: Runs since a person last decided about it.
     run_count: int
     created_by: str
+    #: Who has changed it, each once; with `four_eyes` they count as authors.
+    edited_by: list[str]
     #: Null until a person let it become TODO.
     approved_by: str | None
     #: Grows by one with every change.

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
+from tests.support.daemon import run_jobd
 from tests.support.sse import Sent, Stream
-from tests.support.tickets import Office, office
+from tests.support.tickets import TOKENS, Office, office
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,7 +170,7 @@ def test_the_author_may_not_approve_and_another_may(desk: Office) -> None:
     path = f"/v1/tickets/{ticket['ticket_id']}/approve"
 
     by_author = desk.ann("POST", path, {"why": "mine"})
-    by_name = desk.bob("POST", path, {"by": " ann ", "why": "hers"})
+    by_name = desk.boss("POST", path, {"by": " ann ", "why": "hers"})
 
     assert (by_author.status, by_author.code) == (by_name.status, by_name.code) == (403, "four_eyes")
     assert "tickets.four_eyes" in by_author.json["detail"]
@@ -187,11 +188,81 @@ def test_a_workers_token_decides_nothing(desk: Office, word: str) -> None:
     assert desk.ticket(ticket["ticket_id"]) == ticket
 
 
-def test_a_named_person_counts_and_a_token_is_only_the_default(desk: Office) -> None:
-    ticket = desk.new(created_by="carol")
+@pytest.mark.parametrize("word", ["approve", "reject", "unblock", "reopen", "sign-off"])
+def test_nobody_decides_in_the_name_of_another(desk: Office, word: str) -> None:
+    ticket = desk.new()
 
-    assert ticket["created_by"] == "carol"
-    assert desk.bob("POST", f"/v1/tickets/{ticket['ticket_id']}/approve", {"by": "dave"}).json["approved_by"] == "dave"
+    answer = desk.ann("POST", f"/v1/tickets/{ticket['ticket_id']}/{word}", {"by": "bob"})
+
+    assert (answer.status, answer.code) == (403, "forbidden")
+    assert "'bob'" in answer.json["detail"]
+    assert "'ann'" in answer.json["detail"]
+    assert desk.ticket(ticket["ticket_id"]) == ticket
+
+
+def test_nobody_writes_or_edits_in_the_name_of_another(desk: Office) -> None:
+    ticket = desk.new(created_by=" ann ")
+    body = {"title": "Count", "task": "echo", "payload": {}, "created_by": "bob"}
+
+    written = desk.ann("POST", "/v1/tickets", body)
+    edited = desk.ann("PATCH", f"/v1/tickets/{ticket['ticket_id']}", {"title": "x", "edited_by": "bob"})
+
+    assert [(answer.status, answer.code) for answer in (written, edited)] == [(403, "forbidden")] * 2
+    assert desk.ticket(ticket["ticket_id"]) == ticket
+
+
+def test_whoever_has_the_scope_admin_acts_for_others(desk: Office) -> None:
+    ticket = desk.new()
+
+    answer = desk.boss("POST", f"/v1/tickets/{ticket['ticket_id']}/approve", {"by": "dave"})
+
+    assert answer.json["approved_by"] == "dave"
+
+
+def test_whoever_edited_a_ticket_may_not_approve_it(desk: Office) -> None:
+    ticket = desk.new()
+    path = f"/v1/tickets/{ticket['ticket_id']}"
+
+    edited = [desk.bob("PATCH", path, {"title": title}) for title in ("Count more", "Count less")][-1]
+    by_editor = desk.bob("POST", f"{path}/approve", {})
+    by_another = desk.boss("POST", f"{path}/approve", {})
+
+    assert edited.json["edited_by"] == ["bob"]
+    check(desk, "ticket", edited.json)
+    assert (by_editor.status, by_editor.code) == (403, "four_eyes")
+    assert (by_another.status, by_another.json["approved_by"]) == (200, "boss")
+
+
+@pytest.mark.parametrize("word", ["approve", "reject"])
+def test_decision_about_a_version_that_has_moved_is_refused(desk: Office, word: str) -> None:
+    ticket = desk.new()
+    path = f"/v1/tickets/{ticket['ticket_id']}"
+    moved = desk.ann("PATCH", path, {"payload": {"n": 2}}).json
+
+    late = desk.bob("POST", f"{path}/{word}", {"version": ticket["version"]})
+    unchanged = desk.ticket(ticket["ticket_id"])
+    informed = desk.bob("POST", f"{path}/{word}", {"version": moved["version"]})
+
+    assert (late.status, late.code) == (409, "version_moved")
+    assert unchanged == moved
+    assert informed.status == 200, informed.body
+
+
+def test_the_command_line_decides_in_the_name_of_the_token_and_about_what_was_shown(desk: Office) -> None:
+    ticket = desk.new()
+    place = ("--url", f"http://{desk.daemon.address}")
+    edit = ("ticket", "edit", ticket["ticket_id"], "--title", "Count more", *place)
+    approve = ("ticket", "approve", ticket["ticket_id"], *place)
+
+    edited = run_jobd(*edit, JOBD_TOKEN=TOKENS["ann"].text)
+    late = run_jobd(*approve, "--version", str(ticket["version"]), JOBD_TOKEN=TOKENS["bob"].text)
+    approved = run_jobd(*approve, "--version", "2", JOBD_TOKEN=TOKENS["bob"].text)
+
+    assert edited.returncode == 0, edited.stderr
+    assert "version" in edited.stdout
+    assert (late.returncode, approved.returncode) == (5, 0), (late.stderr, approved.stderr)
+    found = desk.ticket(ticket["ticket_id"])
+    assert (found["edited_by"], found["approved_by"]) == (["ann"], "bob")
 
 
 # -- live events -------------------------------------------------------------------------------------------------------
@@ -265,7 +336,7 @@ def test_an_edit_changes_what_it_names_and_nothing_else(desk: Office) -> None:
     edited = desk.ann("PATCH", f"/v1/tickets/{ticket['ticket_id']}", {"title": "Count again", "max_runs": 3})
 
     changed = {"title": "Count again", "max_runs": 3, "version": 2, "updated_at": edited.json["updated_at"]}
-    assert edited.json == {**ticket, **changed}
+    assert edited.json == {**ticket, **changed, "edited_by": ["ann"]}
     assert desk.ticket(ticket["ticket_id"]) == edited.json
 
 
@@ -294,7 +365,8 @@ def test_the_same_key_leads_to_the_same_ticket(desk: Office) -> None:
 
 def test_lists_have_pages_and_filters(desk: Office) -> None:
     person = f"eve-{uuid.uuid4()}"
-    made = [desk.new(created_by=person)["ticket_id"] for _ in range(3)]
+    body = {"title": "Count", "task": "echo", "payload": {}, "created_by": person}
+    made = [desk.boss("POST", "/v1/tickets", body).json["ticket_id"] for _ in range(3)]
     desk.decide(made[0], "reject")
 
     def listed(query: str) -> tuple[list[str], str | None]:

@@ -34,17 +34,17 @@ argv = ["/bin/true"]
 [tickets.gates.object]
 argv = ["/bin/false"]
 """
-TOKENS = {name: new_token() for name in ("ann", "bob", "robot")}
-SCOPES = {"ann": "client", "bob": "client", "robot": "worker"}
+TOKENS = {name: new_token() for name in ("ann", "bob", "robot", "boss")}
+SCOPES = {"ann": "client", "bob": "client", "robot": "worker", "boss": "admin"}
 WAIT_S = 30.0
 
 
 class Office:
-    """Ann writes tickets, Bob decides about them; the robot's token is that of a worker."""
+    """Ann writes tickets, Bob decides about them; the robot's token is that of a worker, the boss's an admin's."""
 
     def __init__(self, daemon: Jobd) -> None:
         self.daemon = daemon
-        self.ann, self.bob, self.robot = (self.api(name) for name in TOKENS)
+        self.ann, self.bob, self.robot, self.boss = (self.api(name) for name in TOKENS)
 
     def api(self, name: str) -> Api:
         return Api(self.daemon.address, self.headers(name))

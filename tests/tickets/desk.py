@@ -9,9 +9,10 @@ import msgspec
 from jobd.config import Config, GateCommand, Queue, Task, Tickets
 from jobd.tickets.approve import approve
 from jobd.tickets.create import create
+from jobd.tickets.edit import edit
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.read import read_ticket
-from jobd.wire.tickets import CreateTicket, Ticket
+from jobd.wire.tickets import CreateTicket, EditTicket, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -50,9 +51,11 @@ _STEPS["IN_PROGRESS"] = [*_STEPS["TODO"], "status = 'IN_PROGRESS', ready_no = 1,
 _STEPS["DONE"] = [*_STEPS["IN_PROGRESS"], "status = 'DONE', step = NULL"]
 
 
-async def ticket_in(db: Database, status: str, **fields: Any) -> Ticket:
+async def ticket_in(db: Database, status: str, edited_by: str | None = None, **fields: Any) -> Ticket:
     """A ticket as if it had come there; only its own row is made."""
     ticket = await new_ticket(db, **fields)
+    if edited_by is not None:
+        await edit(db.pool, ticket.ticket_id, EditTicket(title="Edited"), config=CONFIG, by=edited_by)
     for step in _STEPS[status]:
         await db.pool.execute(
             f"UPDATE tickets SET {step}, version = version + 1 WHERE ticket_id = $1", ticket.ticket_id

@@ -34,6 +34,14 @@ STATUSES = ("NEW", "TODO", "IN_PROGRESS", "BLOCKED", "DONE")
 LEGAL = {(row.source.value, row.event): row.target.value for row in reversed(TRANSITIONS) if row.source is not None}
 
 
+async def await_sign_off(db: Database, ticket_id: UUID) -> None:
+    """If it is in progress."""
+    await db.pool.execute(
+        "UPDATE tickets SET step = 'SIGN_OFF', version = version + 1 WHERE ticket_id = $1 AND status = 'IN_PROGRESS'",
+        ticket_id,
+    )
+
+
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("verb", [name for name in VERBS if name != "sign_off"])
 async def test_a_verb_does_what_the_machine_says_of_it(db: Database, verb: str, status: str) -> None:
@@ -97,6 +105,37 @@ async def test_with_four_eyes_the_author_is_refused_and_another_is_not(db: Datab
 
     assert (refused, unchanged) == ("four_eyes", True)
     assert moved.status == "TODO"
+
+
+@pytest.mark.parametrize(("verb", "status"), [("approve", "NEW"), ("reopen", "DONE"), ("sign_off", "IN_PROGRESS")])
+async def test_with_four_eyes_whoever_edited_the_ticket_is_refused(db: Database, verb: str, status: str) -> None:
+    ticket = await ticket_in(db, status, created_by="ann", edited_by="bob")
+    await await_sign_off(db, ticket.ticket_id)
+
+    refused = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", four_eyes=True))
+    allowed = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="dan", four_eyes=True))
+
+    assert (refused, allowed) == ("four_eyes", None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "status"),
+    [
+        *(("approve", "NEW"), ("reject", "TODO"), ("unblock", "BLOCKED"), ("reopen", "DONE")),
+        ("sign_off", "IN_PROGRESS"),
+    ],
+)
+async def test_decision_counts_only_for_the_version_that_it_names(db: Database, verb: str, status: str) -> None:
+    ticket = await ticket_in(db, status, edited_by="ann")
+    await await_sign_off(db, ticket.ticket_id)
+    version = (await read_ticket(db.pool, ticket.ticket_id)).version
+    before = await traces(db)
+
+    late = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", version=version - 1))
+    unchanged = await traces(db) == before
+    informed = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", version=version))
+
+    assert (late, unchanged, informed) == ("version_moved", True, None)
 
 
 async def test_a_rejected_ticket_says_why_and_needs_approval_again(db: Database) -> None:

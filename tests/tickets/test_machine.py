@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 import jobd.tickets
@@ -99,6 +100,7 @@ def test_the_author_is_refused_only_with_four_eyes(decide: Any) -> None:
     assert decide(ticket, "ann", four_eyes=False) == Moved(TODO)
     assert decide(ticket, "bob", four_eyes=True) == Moved(TODO)
     assert decide(ticket, "ann", four_eyes=True).code == "four_eyes"
+    assert decide(msgspec.structs.replace(ticket, edited_by=["bob"]), "bob", four_eyes=True).code == "four_eyes"
 
 
 @pytest.mark.parametrize(
