@@ -42,7 +42,7 @@ from jobd.stream import connection as redis_connection
 from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
-from jobd.stream.project import EpochChanged, Projector, correction_of
+from jobd.stream.project import TRIM, EpochChanged, Projector, correction_of
 from jobd.tasks.failure import error_text
 from jobd.tasks.runner import TaskFailed
 
@@ -69,6 +69,10 @@ IDLE_LOOK_S = 1.0
 MOST = 1000
 #: How many times in a lease time it is noted which queues raw workers read.
 NOTES_PER_LEASE = 20
+#: Bytes of a raw worker's events at which its stream is shortened, and to which; as in project.lua.
+MOST_EVENT_BYTES, KEPT_EVENT_BYTES = 1 << 20, 1 << 18
+#: Of the ids that Redis gives to what is written within one millisecond.
+LARGEST_SEQUENCE = (1 << 64) - 1
 #: How long what a zombie writes is put right, in lease times.
 ZOMBIE_LEASES = 10
 
@@ -82,9 +86,12 @@ class _Raw:
         self.job = job
         #: What its hash and events showed when they last moved.
         self.signs: tuple[object, ...] = ()
-        #: The last of its events that was kept, and how many. What it writes comes after the message that it took.
-        self.last_event_id = message_id
+        #: The last of its events that was kept, and how many. What it writes comes after the message that it took, or
+        #: in the same millisecond.
+        self.last_event_id = f"{int(message_id.partition('-')[0]) - 1}-{LARGEST_SEQUENCE}"
         self.told_n = 0
+        #: Bytes of its events that were kept in Postgres since its stream was last shortened.
+        self.event_bytes = 0
 
 
 class RawWorkers:
@@ -199,8 +206,17 @@ class RawWorkers:
             for (raw, entries), told in zip(telling, tellings, strict=True):
                 answer = next(answers) if told.events else None
                 _move_on(raw, entries, told, answer)
+                raw.event_bytes += sum(len(part) for _, fields in entries for part in fields.values())
+                if raw.event_bytes > MOST_EVENT_BYTES:
+                    await self._shorten(raw)
             raws = [raw for raw, entries in whole if raw.last_event_id != entries[-1][0].decode()]
             raws += [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
+
+    async def _shorten(self, raw: _Raw) -> None:
+        """Leave the last of its events in Redis, and those that are not kept in Postgres yet."""
+        raw.event_bytes = 0
+        script = self._transport.client.register_script(TRIM)
+        await script(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
     async def _append(self, session: Connection, tellings: Sequence[Telling]) -> list[Answer | None]:
         """Keep them; of a job whose events Postgres refuses after all, only that they were dropped."""

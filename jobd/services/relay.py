@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 import anyio
+from redis.exceptions import ResponseError
 
 from jobd.job.history import LAST_EVENTS, last_events
 from jobd.lifecycle.events import ALL_PLACES_BYTES, Place, last_places, read_history
@@ -32,7 +33,7 @@ from jobd.store.leader import leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import stream_of
-from jobd.stream.memory import Memory
+from jobd.stream.memory import Memory, is_full
 from jobd.stream.project import (
     EpochChanged,
     Projector,
@@ -147,6 +148,14 @@ class Relay:
             yield session
 
     async def _lead(self, handle: Handle, session: Connection) -> None:
+        try:
+            await self._tell_and_offer(handle, session)
+        except ResponseError as error:
+            if is_full(error):  # wherever it was met; there is room when the relay is started again
+                await self._memory.make_room(self._transport.client)
+            raise
+
+    async def _tell_and_offer(self, handle: Handle, session: Connection) -> None:
         await self._forget(session)
         await self._meet_redis(session)
         while not handle.stop.is_set():
@@ -302,7 +311,13 @@ class Relay:
 
     async def _project(self, work: _Work) -> None:
         projector = Projector(self._transport.client)
-        lacking = await projector.send(self._epoch, work.calls)
+        try:
+            lacking = await projector.send(self._epoch, work.calls)
+        except ResponseError as error:
+            if not is_full(error):
+                raise
+            await self._memory.make_room(self._transport.client)
+            lacking = await projector.send(self._epoch, work.calls)  # what was told before changes nothing
         if lacking.missing or lacking.unoffered:
             await self._tell_whole(projector, {*lacking.missing, *lacking.unoffered})
         if lacking.unoffered:

@@ -24,7 +24,7 @@
 -- returns  { missing, unoffered }: jobs whose hash was not there to be changed, and jobs that have none to be offered with
 --
 -- A change is applied only if its version is newer than the hash's, an event only if its cursor is larger than the last
--- one's (`jobd_event`). A key of the wrong type in the way is moved aside.
+-- one's (`jobd_event`). `jobd_event_bytes` counts them: of a job that tells a lot Redis keeps the last ones. A key of the wrong type in the way is moved aside.
 
 local epoch = ARGV[1]
 if redis.call('GET', KEYS[1]) ~= epoch then
@@ -35,6 +35,8 @@ local GROUP, OWN = 'workers', 'jobd-'
 local ENDS = { done = true, error = true, canceled = true }
 local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
 local MOST_ARGUMENTS = 1000
+-- Bytes of events at which a job's stream is shortened, and to which. Postgres has all of them.
+local MOST_EVENT_BYTES, KEPT_EVENT_BYTES = 1048576, 262144
 
 local function unobstructed(key, ...)
     local answer = redis.pcall(...)
@@ -66,24 +68,25 @@ local function add_event(key, event)
     end
 end
 
--- Adds what is new; the last cursor as text, or nil if nothing was.
+-- Adds what is new; the last cursor as text, or nil if nothing was, and how many bytes.
 local function add_events(key, events, last, status)
     local attempt, n = -1, -1
     if last then
         local a, b = string.match(last, '^(%d+)-(%d+)$')
         attempt, n = tonumber(a) or -1, tonumber(b) or -1
     end
-    local newest = nil
+    local newest, bytes = nil, 0
     for _, event in ipairs(events) do
         if event[1] > attempt or (event[1] == attempt and event[2] > n) then
             -- A raw worker has written its end itself, event and all; there is only one end.
             if not (ENDS[event[3]] and status == event[3]) then
                 add_event(key, event)
+                bytes = bytes + ENTRY_BYTES + #event[5] + #event[6]
             end
             newest = event[1] .. '-' .. event[2]
         end
     end
-    return newest
+    return newest, bytes
 end
 
 -- By stream, the messages to be acknowledged; all of them at once, at the end.
@@ -161,19 +164,27 @@ local missing, unoffered = {}, {}
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
     local id, version, mode, fields, ttl_s, events, acks, dead, left = unpack(change)
     local key = 'job:' .. id
-    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message')
+    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message', 'jobd_event_bytes')
     local seen, status, last = known[1], known[2], known[3]
     if not seen and mode ~= NEW and mode ~= WHOLE then
         missing[#missing + 1] = id
     elseif mode == EVENTS or mode == FORCED or not seen or tonumber(seen) < version then
         if mode == WHOLE and not seen then
             redis.call('DEL', key .. ':events')
-            status, last = nil, nil
+            status, last, known[5] = nil, nil, false
         end
-        local newest = add_events(key .. ':events', events, last, status)
+        local newest, bytes = add_events(key .. ':events', events, last, status)
         if newest then
             fields[#fields + 1] = 'jobd_event'
             fields[#fields + 1] = newest
+        end
+        if bytes > 0 and mode ~= NEW then
+            bytes = bytes + (tonumber(known[5]) or 0)
+            if bytes > MOST_EVENT_BYTES then
+                bytes = trim(key .. ':events', KEPT_EVENT_BYTES, '+')
+            end
+            fields[#fields + 1] = 'jobd_event_bytes'
+            fields[#fields + 1] = bytes
         end
         if mode ~= EVENTS then
             fields[#fields + 1] = 'jobd_version'

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from jobd.lifecycle.publish import Offer
     from jobd.lifecycle.read import Job
 
-SCRIPT = files("jobd.stream").joinpath("project.lua").read_text("utf-8")
+TRIM = files("jobd.stream").joinpath("trim.lua").read_text("utf-8")
+SCRIPT = TRIM + files("jobd.stream").joinpath("project.lua").read_text("utf-8")
 
 WITHDRAW = files("jobd.stream").joinpath("withdraw.lua").read_text("utf-8")
 

@@ -359,3 +359,35 @@ async def test_large_result_of_a_raw_worker_goes_to_a_file_and_one_over_the_limi
         assert len(file.read()) == opened.size == 200_002
     assert row["result"] is None
     assert json.loads(str((await row_of(quick, too_large.id))["error"]))["code"] == "result_too_large"
+
+
+async def test_stream_of_a_raw_worker_that_tells_a_lot_is_shortened_and_all_is_kept_in_postgres(quick: Node) -> None:
+    job = await quick.enqueue()
+    await takes(quick, 1)
+    key, number = f"job:{job.id}:events", 0
+
+    async def is_shortened() -> bool:
+        nonlocal number
+        for _ in range(20):
+            number += 1
+            data = json.dumps({"n": number, "text": "x" * 8_000})
+            await quick.redis.xadd(key, {"type": "log", "ts": "5", "step": "", "data": data})
+        return bool((await quick.redis.xrange(key, count=1))[0][1]["type"] == "gap")
+
+    await eventually(is_shortened)
+    await writes_the_end(quick, job, "done", result=b"1")
+    await until_status(quick, job.id, "done")
+
+    kept: list[int] = []
+    place = START
+    while True:
+        (record,) = await read_history(quick.database.pool, [Place(job.id, place)])
+        assert record is not None
+        events = events_after(record, place)
+        kept += [json.loads(bytes(event.data))["n"] for event in events if event.type == "log"]
+        if events[-1].type == "done":
+            break
+        place = events[-1].cursor
+    assert kept == list(range(1, number + 1))
+    assert await quick.redis.xlen(key) < number
+    assert (await quick.redis.xrevrange(key, count=1))[0][1]["type"] == "done"

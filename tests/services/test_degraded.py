@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 import pytest
 
 from jobd.config import Config, Relay
+from jobd.job.history import START, Told
+from jobd.lifecycle.events import Kept, Place, Telling, read_history
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+    from jobd.lifecycle.claim import ClaimedJob
+
+    Fault = Callable[[Node], Awaitable[object]]
 
 JOBS = 30
 
@@ -32,16 +39,48 @@ async def work(node: Node) -> None:
             await node.done(job, '{"ok": true}')
 
 
+def command(text: str) -> Fault:
+    async def send(node: Node) -> None:
+        await node.redis.execute_command(*text.split())
+
+    return send
+
+
 async def count(node: Node, status: str) -> int:
     found: int = await node.database.pool.fetchval("SELECT count(*) FROM jobs WHERE status = $1", status)
     return found
 
 
-#: How to make it useless, and how to mend it.
-FAULTS = {
-    "full": (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
-    "read-only": (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
-    "refusing": (("CONFIG", "SET", "min-replicas-to-write", "1"), ("CONFIG", "SET", "min-replicas-to-write", "0")),
+async def told(node: Node, job: ClaimedJob, number: int, data: bytes) -> None:
+    events = [Told("log", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=events))
+    assert isinstance(answer, Kept)
+
+
+LARGE = b'"%s"' % (b"x" * 16_000)
+
+
+async def set_memory_left(node: Node, number: int) -> None:
+    used = (await node.redis.info("memory"))["used_memory"]
+    await node.redis.config_set("maxmemory", used + number)
+
+
+async def fill_with_events(node: Node) -> list[ClaimedJob]:
+    """Twice as much as there is room for, none of it too much for one job."""
+    jobs = [await node.claim(await node.enqueue(queue="told")) for _ in range(14)]
+    await set_memory_left(node, 6 << 20)
+    for job in jobs:
+        await told(node, job, 30, LARGE)
+        await told(node, job, 30, LARGE)
+    return jobs
+
+
+#: How to make it useless, and how to mend it; None: it mends itself.
+FAULTS: dict[str, tuple[Fault, Fault | None]] = {
+    "full of events": (fill_with_events, None),
+    "full of something else": (command("CONFIG SET maxmemory 1"), command("CONFIG SET maxmemory 0")),
+    "read-only": (command("REPLICAOF 127.0.0.1 1"), command("REPLICAOF NO ONE")),
+    "refusing": (command("CONFIG SET min-replicas-to-write 1"), command("CONFIG SET min-replicas-to-write 0")),
 }
 
 
@@ -52,25 +91,45 @@ async def test_jobs_go_on_while_redis_is(small: Node, fault: str) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work, small)
         before = await small.enqueue()
-        await small.redis.execute_command(*broken)
+        await broken(small)
         during = [await small.enqueue() for _ in range(JOBS)]
 
         async def all_done() -> bool:
             return await count(small, "done") == JOBS + 1
 
         await eventually(all_done, 30)
-        await small.redis.execute_command(*mended)
+        if mended is not None:
+            await mended(small)
         after = await small.enqueue()
 
-        async def told() -> bool:
+        async def is_told() -> bool:
             return (await small.hash_of(after.id)).get("status") == "done" and await small.outbox_is_empty()
 
-        await eventually(told, 20)
+        await eventually(is_told, 60)
         tasks.cancel_scope.cancel()
 
-    attempts = await small.database.pool.fetch("SELECT job_id FROM attempts")
+    attempts = await small.database.pool.fetch(
+        "SELECT job_id FROM attempts JOIN jobs ON id = job_id AND queue = 'default'"
+    )
     assert len(attempts) == JOBS + 2
     assert {row["job_id"] for row in attempts} == {job.id for job in (before, *during, after)}
+
+
+@pytest.mark.timeout(180)
+async def test_events_that_filled_redis_leave_it_and_the_last_one_stays(small: Node) -> None:
+    running = await fill_with_events(small)
+    await eventually(small.outbox_is_empty, 90)
+    for job in running:
+        await small.done(job)
+    await eventually(small.outbox_is_empty, 90)
+
+    streams = [[fields["type"] for _, fields in await small.events_of(job.job_id)] for job in running]
+    records = await read_history(small.database.pool, [Place(job.job_id, START) for job in running])
+    there = [types for types in streams if types]  # those that ended while it was full are soon forgotten
+    assert {types[-1] for types in there} <= {"done"}
+    assert any(types[0] == "gap" for types in there)
+    assert all(record is not None and record.finished_ts is not None for record in records)
+    assert await small.database.pool.fetchval("SELECT min(last_n) FROM event_log WHERE first_n > 1") == 60
 
 
 async def test_unread_messages_of_a_paused_queue_are_taken_back(small: Node) -> None:

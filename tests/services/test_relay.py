@@ -350,3 +350,35 @@ async def test_redis_that_forgot_a_long_job_is_told_its_last_events_after_a_gap(
     assert [event_id for event_id, _ in found[gap + 1 :]] == [f"1-{n}" for n in range(first, 3 * chunks + 4)]
     assert found[-1][1] == "done"
     assert 0 < len(found) - gap < 3 * chunks
+
+
+async def test_stream_of_a_job_that_tells_a_lot_is_shortened_and_live_readers_miss_nothing(small: Node) -> None:
+    job = await small.claim(await small.enqueue())
+    key, read = f"job:{job.job_id}:events", ["0-0"]
+
+    async def tail() -> None:
+        """As a client does that knows only Redis."""
+        kinds: list[str] = []
+        while "done" not in kinds:
+            for _, entries in await small.redis.xread({key: read[-1]}, block=500):
+                read.extend(event_id for event_id, _ in entries)
+                kinds = [fields["type"] for _, fields in entries]
+
+    async def has_read(last: str) -> bool:
+        return read[-1] == last
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tail)
+        for n in range(1, 16):
+            await tell(small, job, 15, b'"%s"' % (b"x" * 16_000))
+            await eventually(partial(has_read, f"1-{n * 15}"))
+        sizes = await small.redis.memory_usage(key)
+        await small.done(job)
+
+    found = [(event_id, fields["type"]) for event_id, fields in await small.events_of(job.job_id)]
+    assert sizes < 2_000_000
+    assert read[1:] == ["0-1", *(f"1-{n}" for n in range(15 * 15 + 2))]
+    assert [kind for _, kind in found[:2]] == ["gap", "log"]
+    assert [event_id for event_id, _ in found] == read[-len(found) :]
+    assert found[-1][1] == "done"
+    assert await small.redis.ttl(key) > 0
