@@ -33,13 +33,13 @@ from jobd.lifecycle.read import note_raw_workers
 from jobd.lifecycle.report import Held
 from jobd.services.callers import Caller, Callers
 from jobd.store.postgres import translated
-from jobd.stream.consumers import has_raw_workers
+from jobd.stream.consumers import forget_consumers, has_raw_workers, own_consumers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import make_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
     from uuid import UUID
 
     from jobd.config import Config
@@ -66,8 +66,14 @@ FAILED_TRIES = 5
 RETRY_S = 0.1
 #: Between two tries to interrupt a read.
 INTERRUPT_S = 0.005
-#: How often messages are looked for that a dead node has left pending.
+#: How often messages are looked for that a dead node or a lost read has left pending.
 TAKEOVER_S = 10.0
+#: A message that was read so long ago, and that this node does not know of, came with an answer that was lost.
+LOST_S = 5.0
+#: One of a job that is not queued is left to the relay for so many looks.
+LOST_TRIES = 10
+#: Consumers of jobd that were silent for so many lease times are removed.
+SILENT_LEASES = 10
 
 
 class _Message:
@@ -97,6 +103,8 @@ class Dispatcher:
         self._stopping = False
         #: Messages that were read and have no caller now, by queue.
         self._spare: dict[str, deque[_Message]] = {}
+        #: Messages that were read and are being claimed.
+        self._promised: Sequence[_Promise] = ()
         #: Messages to be acknowledged away.
         self._useless: list[_Message] = []
         #: A connection of its own for reads that wait, so that nothing else waits behind them.
@@ -107,6 +115,8 @@ class Dispatcher:
         self._next_look = 0.0
         self._look_s = BLOCK_S
         self._finds_unoffered = False
+        #: When it is asked whatever the reads bring: a job whose message was lost must not wait for all others.
+        self._look_by = 0.0
         #: The last read brought all that was asked for, so those who were served will be back for more.
         self._has_plenty = False
         #: The queues that a waiting read would hear of now.
@@ -157,6 +167,7 @@ class Dispatcher:
         self._stopping = False
         self._look_s = BLOCK_S
         self._next_look = time.monotonic() + self._look_s
+        self._look_by = time.monotonic() + LONGEST_BLOCK_S
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._take_over_pending)
             tasks.start_soon(self._stop_reading, handle)
@@ -187,19 +198,25 @@ class Dispatcher:
     async def _serve_from_streams(self) -> None:
         if self._has_plenty:
             await anyio.sleep(GATHER_S)
+        if time.monotonic() >= self._look_by:
+            await self._look()
         promised = await self._read()
         await self._hand_out(promised)
+        self._promised = ()
         await self._acknowledge_useless()
         if promised:
             self._next_look = time.monotonic() + self._look_s
         elif self._finds_unoffered or time.monotonic() >= self._next_look:
-            self._finds_unoffered = await self._poll_postgres(await self._read_by_raw_workers())
+            self._finds_unoffered = await self._look()
             self._look_s = BLOCK_S if self._finds_unoffered else min(LONGEST_BLOCK_S, self._look_s * 2)
             self._next_look = time.monotonic() + self._look_s
 
-    async def _read_by_raw_workers(self) -> list[str]:
+    async def _look(self) -> bool:
+        """Ask Postgres though Redis is there; first see which queues raw workers read."""
+        self._look_by = time.monotonic() + LONGEST_BLOCK_S
         client = self._transport.client
-        return [queue for queue in self._callers.all_queues() if await has_raw_workers(client, stream_of(queue))]
+        raw = [queue for queue in self._callers.all_queues() if await has_raw_workers(client, stream_of(queue))]
+        return await self._poll_postgres(raw)
 
     async def _serve_from_postgres(self) -> None:
         await self._poll_postgres()
@@ -233,6 +250,7 @@ class Dispatcher:
     async def _read(self) -> list[_Promise]:
         """As many messages as callers want: what they like best first, and if there is none, whatever comes first."""
         promised: list[_Promise] = []
+        self._promised = promised
         try:
             await self._read_and_promise(promised)
         except BaseException:
@@ -432,38 +450,84 @@ class Dispatcher:
             await self._transport.client.xdel(stream, *ids)
         self._useless = []
 
-    # -- what dead nodes left ------------------------------------------------------------------------------------
+    # -- messages that nobody works on ---------------------------------------------------------------------------
 
     async def _take_over_pending(self) -> None:
-        """Messages that a dead node read and never settled: claimed if their job can be had, else left alone."""
+        """Look for messages that were read and never settled: by a dead node, or by a read whose answer was lost."""
         while True:
             await anyio.sleep(min(TAKEOVER_S, self._config().leases.ttl_s))
             try:
-                for queue in self._config().queues:
-                    for message in await self._left_pending(queue):
-                        self._keep(message)
+                with translated(self._database.url):
+                    for queue in self._config().queues:
+                        await self._look_through(queue)
             except (ServerDown, redis.exceptions.RedisError, OSError) as error:
                 log.debug("no look at pending messages: %s", error)
             if self._spare:
                 self._called.set()
                 await self._interrupt_read()
 
-    async def _left_pending(self, queue: str) -> list[_Message]:
-        stream, idle_ms = stream_of(queue), int(self._config().leases.ttl_s * 1500)
-        pending: Any = await self._transport.client.xpending_range(
-            stream, GROUP, min="-", max="+", count=MOST_AT_ONCE, idle=idle_ms
+    async def _look_through(self, queue: str) -> None:
+        """A raw worker's messages are its own, however long it takes; only jobd's consumers die with their process."""
+        client, stream = self._transport.client, stream_of(queue)
+        for consumer in await own_consumers(client, stream):
+            for message in await self._left_pending(queue, consumer):
+                self._keep(message)
+        await forget_consumers(client, stream, SILENT_LEASES * self._config().leases.ttl_s)
+
+    async def _left_pending(self, queue: str, consumer: bytes) -> list[_Message]:
+        """Of what a consumer of jobd has in hand, what may be had."""
+        if consumer == self.consumer.encode():
+            return await self._lost_reads(queue)
+        idle_ms = int(self._config().leases.ttl_s * 1500)
+        left = [entry["message_id"] async for entry in self._pending(queue, consumer, idle_ms)]
+        return await self._that_can_be_had(await self._claim_messages(queue, idle_ms, left))
+
+    async def _lost_reads(self, queue: str) -> list[_Message]:
+        """Messages of this node that it does not know of. One whose job is not queued is the relay's to settle; if it
+        does not for long, its claim comes to nothing and it is acknowledged away.
+        """
+        idle_ms, stream = int(LOST_S * 1000), stream_of(queue)
+        tries = {
+            entry["message_id"]: entry["times_delivered"]
+            async for entry in self._pending(queue, self.consumer.encode(), idle_ms)
+        }
+        held = await self._database.pool.fetch("SELECT message_id FROM leases WHERE stream = $1", stream)
+        known = {row["message_id"] for row in held}.union(
+            *({message.message_id for message in messages} for messages in self._spare.values()),
+            {message.message_id for message in self._useless},
+            {message.message_id for message, _ in self._promised},
         )
-        # A raw worker's messages are its own, however long it takes; only jobd's consumers die with their process.
-        left = [
-            entry["message_id"]
-            for entry in pending
-            if entry["consumer"].startswith(CONSUMER_PREFIX.encode()) and entry["consumer"] != self.consumer.encode()
+        messages = await self._claim_messages(queue, idle_ms, [one for one in tries if one.decode() not in known])
+        ids = [message.job_id for message in messages]
+        rows = await self._database.pool.fetch("SELECT id FROM jobs WHERE id = ANY($1) AND status = 'queued'", ids)
+        waiting = {row["id"] for row in rows}
+        return [
+            message
+            for message in messages
+            if message.job_id in waiting or tries[message.message_id.encode()] > LOST_TRIES
         ]
-        if not left:
-            return []
-        entries: Any = await self._transport.client.xclaim(stream, GROUP, self.consumer, idle_ms, left)
-        messages = [_Message(queue, message_id.decode(), fields or {}) for message_id, fields in entries]
-        return await self._that_can_be_had(messages)
+
+    async def _pending(self, queue: str, consumer: bytes, idle_ms: int) -> AsyncIterator[Any]:
+        """All that the consumer has had in hand for so long."""
+        after = "-"
+        while True:
+            page: Any = await self._transport.client.xpending_range(
+                stream_of(queue), GROUP, min=after, max="+", count=MOST_AT_ONCE, consumername=consumer, idle=idle_ms
+            )
+            for entry in page:
+                yield entry
+            if len(page) < MOST_AT_ONCE:
+                return
+            after = f"({page[-1]['message_id'].decode()}"
+
+    async def _claim_messages(self, queue: str, idle_ms: int, ids: Sequence[bytes]) -> list[_Message]:
+        messages: list[_Message] = []
+        for n in range(0, len(ids), MOST_AT_ONCE):
+            entries: Any = await self._transport.client.xclaim(
+                stream_of(queue), GROUP, self.consumer, idle_ms, list(ids[n : n + MOST_AT_ONCE])
+            )
+            messages += [_Message(queue, message_id.decode(), fields or {}) for message_id, fields in entries]
+        return messages
 
     async def _that_can_be_had(self, messages: Sequence[_Message]) -> list[_Message]:
         """Without those whose job a live holder has: their message is settled when the job is."""

@@ -66,7 +66,7 @@ LEADER_KEY = 0x726177  # "raw"
 LOOK_S = 0.25
 #: While no raw worker is about, looking costs more than it brings.
 IDLE_LOOK_S = 1.0
-MOST = 1000
+PAGE = 1000
 #: How many times in a lease time it is noted which queues raw workers read.
 NOTES_PER_LEASE = 20
 #: Bytes of a raw worker's events at which its stream is shortened, and to which; as in project.lua.
@@ -149,14 +149,13 @@ class RawWorkers:
         """Claim for each message that a raw worker has in hand, or has had: a quick one is done before we look."""
         client = self._transport.client
         try:
-            found: Any = await client.register_script(SCRIPT)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, MOST])
+            held = [message_id for where, message_id in self._held if where == stream]
+            found: Any = await client.register_script(SCRIPT)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, PAGE, *held])
         except ResponseError as error:
             log.debug("no raw workers on %s: %s", stream, error)  # the stream is being made anew
             return
         asks: list[Ask] = []
         for message_id, consumer, job_id, enqueue_id in found:
-            if (stream, message_id.decode()) in self._held:
-                continue
             message = read_message({b"job_id": job_id, b"enqueue_id": enqueue_id})
             if message is None:
                 await self._settle(stream, message_id.decode())

@@ -91,6 +91,11 @@ async def check_server(client: redis.asyncio.Redis, url: str) -> None:
         raise ServerRefused(f"{where}: {kind} {found} is too old; {needed} or newer is needed")
     if info.get("role") != "master":
         raise ServerRefused(f"{where}: this is a replica; point it at the primary")
+    if info.get("cluster_enabled"):
+        raise ServerRefused(
+            f"{where}: this is a node of a Redis Cluster, whose keys lie on several servers; point it at a single "
+            "server, or at one with replicas"
+        )
     policy = info.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
         raise ServerRefused(

@@ -1,7 +1,8 @@
-"""Who reads a stream beside jobd: consumers of its group that are not jobd's own are raw workers."""
+"""Who reads a stream: jobd's own consumers, one for each start of a node, and raw workers, which are all the others."""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -11,11 +12,33 @@ from jobd.stream.keys import CONSUMER_PREFIX, GROUP
 if TYPE_CHECKING:
     import redis.asyncio
 
+FORGET = files("jobd.stream").joinpath("forget_consumers.lua").read_text("utf-8")
+
 
 async def has_raw_workers(client: redis.asyncio.Redis, stream: str) -> bool:
     """Whether one has read from the stream since its group was made; none has if there is no stream."""
+    return any(not is_own(consumer["name"]) for consumer in await _consumers(client, stream))
+
+
+async def own_consumers(client: redis.asyncio.Redis, stream: str) -> list[bytes]:
+    """Those of jobd, of this and of other nodes, alive or dead, that have messages in hand."""
+    return [one["name"] for one in await _consumers(client, stream) if is_own(one["name"]) and one["pending"]]
+
+
+async def forget_consumers(client: redis.asyncio.Redis, stream: str, silent_s: float) -> int:
+    """Remove those of jobd that have nothing in hand and were silent for so long; how many there were."""
+    silent_ms = int(silent_s * 1000)
+    count: Any = await client.register_script(FORGET)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, silent_ms])
+    return int(count)
+
+
+def is_own(consumer: bytes) -> bool:
+    return consumer.startswith(CONSUMER_PREFIX.encode())
+
+
+async def _consumers(client: redis.asyncio.Redis, stream: str) -> list[Any]:
     try:
         consumers: Any = await client.xinfo_consumers(stream, GROUP)
     except ResponseError:
-        return False
-    return any(not consumer["name"].startswith(CONSUMER_PREFIX.encode()) for consumer in consumers)
+        return []
+    return list(consumers)

@@ -17,11 +17,11 @@ import msgspec
 import pytest
 import redis.exceptions
 
-from jobd.config import Config, Leases, Limits
+from jobd.config import Config, Leases, Limits, Relay
 from jobd.job.history import START, events_after
 from jobd.lifecycle.events import Place, read_history
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, eventually, new_database, new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -391,3 +391,23 @@ async def test_stream_of_a_raw_worker_that_tells_a_lot_is_shortened_and_all_is_k
     assert kept == list(range(1, number + 1))
     assert await quick.redis.xlen(key) < number
     assert (await quick.redis.xrevrange(key, count=1))[0][1]["type"] == "done"
+
+
+async def test_raw_worker_is_seen_behind_a_thousand_messages_of_others(quick: Node) -> None:
+    """In hand or acknowledged, it does not matter how much jobd's own consumers have in hand before it."""
+    jobs = [new_job() for _ in range(1002)]
+    quick.config = Config(relay=Relay(stream_window=2000), leases=Leases(ttl_s=60, heartbeat_s=10))
+    await quick.engine.enqueue_whole(jobs)
+
+    async def are_offered() -> bool:
+        return bool(await quick.redis.xlen("jobs:stream") == 1002)
+
+    await eventually(are_offered)
+    await quick.redis.xreadgroup("workers", "jobd-other", {"jobs:stream": ">"}, count=1000)
+    await quick.redis.xreadgroup("workers", "raw-1", {"jobs:stream": ">"}, count=1)
+    ((_, ((message_id, fields),)),) = await quick.redis.xreadgroup("workers", "raw-2", {"jobs:stream": ">"}, count=1)
+    await quick.redis.hset(f"job:{fields['job_id']}", mapping={"status": "done", "result": "1"})
+    await quick.redis.xack("jobs:stream", "workers", message_id)
+
+    await until_status(quick, jobs[1000].id, "running")
+    await until_status(quick, jobs[1001].id, "done")

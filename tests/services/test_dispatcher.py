@@ -17,10 +17,11 @@ from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
+    from uuid import UUID
 
-    from jobd.lifecycle.claim import ClaimedJob
+    from jobd.lifecycle.claim import Ask, ClaimAnswer, ClaimedJob
 
 CONFIG = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3), queues={"default": Queue(), "gpu": Queue(), "slow": Queue()})
 
@@ -198,14 +199,27 @@ def _as_text(fields: dict[str, object]) -> dict[str, str]:
     return {key: str(value) for key, value in fields.items()}
 
 
-async def test_caller_that_went_away_gives_its_job_back_uncharged(quick: Node) -> None:
-    with anyio.move_on_after(0.2):
-        await take(quick)
+async def test_caller_that_went_away_gives_its_job_back_uncharged(quick: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves while its job is being claimed."""
+    claim, leave = quick.engine.claim, anyio.CancelScope()
+
+    async def claim_slowly(asks: Sequence[Ask]) -> list[ClaimAnswer | Exception]:
+        answers = await claim(asks)
+        leave.cancel()
+        await anyio.sleep(0.05)
+        return answers
+
+    monkeypatch.setattr(quick.engine, "claim", claim_slowly)
     job = await quick.enqueue()
+    with leave:
+        await take(quick)
+    monkeypatch.setattr(quick.engine, "claim", claim)
 
     (got,) = await take(quick)
 
-    assert (got.job_id, got.attempt_count) == (job.id, 1)
+    assert (got.job_id, got.attempt_no, got.attempt_count) == (job.id, 2, 1)
+    outcomes = await quick.database.pool.fetch("SELECT outcome FROM attempts WHERE job_id = $1", job.id)
+    assert [row["outcome"] for row in outcomes] == ["released"]
 
 
 async def test_lease_is_kept_while_held_and_lost_when_taken(quick: Node) -> None:
@@ -238,14 +252,81 @@ async def test_holder_is_told_to_cancel(quick: Node) -> None:
     assert not hold.lost.is_set()
 
 
-async def test_message_left_by_a_dead_node_is_taken_over(quick: Node) -> None:
+async def read_as(node: Node, consumer: str) -> str:
+    """Read one message; its id."""
+    await eventually(lambda: node.redis.xlen("jobs:stream"))
+    ((_, ((message_id, _),)),) = await node.redis.xreadgroup("workers", consumer, {"jobs:stream": ">"}, count=1)
+    return str(message_id)
+
+
+async def find_nothing(*_: object) -> bool:
+    """In place of a look at Postgres, which would help out."""
+    return False
+
+
+@pytest.mark.parametrize("reader", ["jobd-dead", "own"])
+async def test_message_left_by_a_dead_node_or_a_lost_read_is_taken_up(
+    quick: Node, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    monkeypatch.setattr(quick.dispatcher, "_poll_postgres", find_nothing)
+    monkeypatch.setattr("jobd.services.dispatcher.LOST_S", 0.1)
     job = await quick.enqueue()
-    await eventually(lambda: quick.redis.xlen("jobs:stream"))
-    await quick.redis.xreadgroup("workers", "jobd-dead", {"jobs:stream": ">"})
+    message_id = await read_as(quick, quick.dispatcher.consumer if reader == "own" else reader)
 
     (got,) = await take(quick)
 
-    assert got.job_id == job.id
+    assert (got.job_id, got.message_id) == (job.id, message_id)
+
+
+async def test_messages_of_running_jobs_are_not_taken_for_lost(quick: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobd.services.dispatcher.LOST_S", 0.0)
+    job = await quick.enqueue()
+    (got,) = await take(quick)
+
+    found = await quick.dispatcher._lost_reads("default")
+    await quick.done(got)
+
+    assert (got.job_id, found) == (job.id, [])
+
+
+@pytest.mark.timeout(120)
+async def test_job_whose_message_was_lost_is_found_while_others_keep_coming(
+    quick: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quick.dispatcher, "_look_through", find_nothing)
+    job = await quick.enqueue()
+    await read_as(quick, quick.dispatcher.consumer)
+    jobs = [new_job() for _ in range(200)]
+    await quick.engine.enqueue_whole(jobs)
+    got: list[UUID] = []
+
+    with anyio.fail_after(60):
+        while job.id not in got:
+            await quick.engine.enqueue_whole([new_job()])
+            for one in await take(quick):
+                got.append(one.job_id)
+                await quick.done(one)
+
+    remaining = await quick.database.pool.fetchval("SELECT count(*) FROM jobs WHERE status = 'queued'")
+    assert remaining > 100  # it did not have to wait for them
+
+
+async def test_consumers_of_dead_nodes_are_removed_and_others_stay(
+    quick: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobd.services.dispatcher.SILENT_LEASES", 0)
+    await quick.enqueue()
+    await quick.enqueue()
+    await read_as(quick, "jobd-busy")  # has a message in hand
+    await read_as(quick, "raw-1")
+    await quick.redis.xgroup_createconsumer("jobs:stream", "workers", "jobd-dead")
+    await anyio.sleep(0.01)
+
+    await quick.dispatcher._look_through("default")
+
+    names = {consumer["name"] for consumer in await quick.redis.xinfo_consumers("jobs:stream", "workers")}
+    assert {"jobd-busy", "raw-1"} <= names
+    assert "jobd-dead" not in names
 
 
 @pytest.mark.timeout(180)

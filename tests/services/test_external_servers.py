@@ -124,6 +124,12 @@ async def test_postgres_that_cannot_be_reached(
     assert "canary" not in str(caught.value)
 
 
+async def test_redis_cluster_is_refused(folder: Path) -> None:
+    with servers.valkey(folder, "cluster-enabled yes") as url:
+        with pytest.raises(ServerRefused, match=r"Redis Cluster.*single server"):
+            await check_redis(url)
+
+
 async def test_evicting_redis_is_refused(folder: Path) -> None:
     with servers.valkey(folder, "maxmemory 50mb", "maxmemory-policy allkeys-lru") as url:
         with pytest.raises(ServerRefused, match="CONFIG SET maxmemory-policy noeviction"):
