@@ -59,6 +59,7 @@ from jobd.services.ticket_runner import Runner
 from jobd.services.ticket_tailer import TicketTailer
 from jobd.services.tickets import Readiness, Scheduler
 from jobd.services.token_watch import TokenWatch
+from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
@@ -154,6 +155,7 @@ class Daemon:
         results = Results(data_dir.path, lambda: self._config)
         desk = Desk(database, lambda: self._config, bells)
         ticket_tailer = TicketTailer(desk, bells)
+        names = Names(self._owners.owner_id, tuple(self._owners.dead()))
         services = Services(
             supervisor=self._supervisor,
             config=lambda: self._config,
@@ -189,14 +191,14 @@ class Daemon:
             ),
             Spec(
                 name="relay",
-                service=Relay(database, transport, bell, lambda: self._config),
+                service=Relay(database, transport, bell, lambda: self._config, names),
                 phase=Phase.FLUSH,
                 needed=False,
                 needs=("store", "stream"),
             ),
             Spec(
                 name="raw_workers",
-                service=RawWorkers(engine, database, transport, lambda: self._config, results),
+                service=RawWorkers(engine, database, transport, lambda: self._config, results, names),
                 phase=Phase.FLUSH,
                 needed=False,
                 needs=("relay",),

@@ -43,6 +43,10 @@ class Handle:
         #: Set with `stop` when there is no time to finish anything.
         self.hurry = False
         self.beat_at = time.monotonic()
+        #: What it is while it is ready, if there is more to say than that.
+        self.note = ""
+        #: It is ready, and yet what it stands for is not done.
+        self.is_impaired = False
         self._on_ready = on_ready
 
     def ready(self) -> None:
@@ -51,6 +55,9 @@ class Handle:
 
     def beat(self) -> None:
         self.beat_at = time.monotonic()
+
+    def tell(self, note: str, *, is_impaired: bool = False) -> None:
+        self.note, self.is_impaired = note, is_impaired
 
 
 class Service(Protocol):

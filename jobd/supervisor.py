@@ -55,6 +55,10 @@ class _Cell:
         self.became_ready = anyio.Event()
         self.ended = anyio.Event()
 
+    @property
+    def note(self) -> str:
+        return self.handle.note if self.handle is not None and self.state is State.READY else ""
+
 
 class Supervisor:
     def __init__(
@@ -88,6 +92,10 @@ class Supervisor:
     def states(self) -> dict[str, State]:
         return {name: cell.state for name, cell in self._cells.items()}
 
+    def notes(self) -> dict[str, str]:
+        """Each service's state, or what a ready one says of itself."""
+        return {name: cell.note or cell.state.value for name, cell in self._cells.items()}
+
     def is_ready(self) -> bool:
         """Every needed service is up, and each of the others is up or has failed (see `is_degraded`)."""
         return not self.draining and all(
@@ -95,7 +103,10 @@ class Supervisor:
         )
 
     def is_degraded(self) -> bool:
-        return self.is_ready() and any(cell.state is not State.READY for cell in self._cells.values())
+        return self.is_ready() and any(
+            cell.state is not State.READY or (cell.handle is not None and cell.handle.is_impaired)
+            for cell in self._cells.values()
+        )
 
     def stuck(self) -> list[str]:
         """The ready services whose loop has not turned for longer than it may."""

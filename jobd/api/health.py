@@ -19,7 +19,8 @@ class Liveness(msgspec.Struct, frozen=True):
 class Readiness(msgspec.Struct, frozen=True):
     #: ready, degraded (Redis, or something else that is not needed, is away: jobs run), starting or draining
     status: str
-    #: name of the service: waiting, starting, ready or stopped
+    #: name of the service: waiting, starting, ready, stopped; or, of what one node does for all, standing by (another
+    #: node does it) or no leader (another one did, and does not answer)
     services: dict[str, str]
 
 
@@ -34,8 +35,7 @@ async def readyz(call: Call) -> Response:
         status = "degraded" if supervisor.is_degraded() else "ready"
     else:
         status = "draining" if supervisor.draining else "starting"
-    services = {name: state.value for name, state in supervisor.states().items()}
-    return json_answer(Readiness(status=status, services=services), 200 if ready else 503)
+    return json_answer(Readiness(status=status, services=supervisor.notes()), 200 if ready else 503)
 
 
 ENDPOINTS = (

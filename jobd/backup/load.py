@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 READ_HELD = statement("read_held", __package__)
 DROP_LEASES = statement("drop_leases", __package__)
+DROP_LEADERS = statement("drop_leaders", __package__)
 FORGET_NODES = statement("forget_nodes", __package__)
 RENAME_INSTALLATION = statement("rename_installation", __package__)
 ANALYZE_STATEMENT = statement("analyze_statement", __package__)
@@ -53,6 +54,7 @@ async def fill(connection: Connection, url: str, archive: Archive, actor: str) -
     handed_back = await _hand_back(connection)
     async with connection.transaction():
         await connection.execute(DROP_LEASES)
+        await connection.execute(DROP_LEADERS)
         await connection.execute(FORGET_NODES)
         await connection.execute(RENAME_INSTALLATION)
         await audit(connection, actor, "backup.restore", f"{archive.head.made_at:%FT%TZ}")

@@ -8,6 +8,9 @@ ORDER BY resource_id LIMIT $1::integer;
 -- What is not a job has no attempt to close; whoever comes next takes it up.
 DELETE FROM leases;
 
+-- name: drop_leaders
+DELETE FROM leaders;
+
 -- name: forget_nodes
 -- None of them serves this database.
 DELETE FROM nodes;

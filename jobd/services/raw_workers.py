@@ -36,7 +36,7 @@ from jobd.lifecycle.read import note_raw_workers, read_jobs
 from jobd.lifecycle.read_back import claims_that_stand
 from jobd.results import ResultNotKept
 from jobd.services.raw_report import error_in, event_in, owner_of, result_in
-from jobd.store.leader import leading
+from jobd.store.leader import LeaderLease, leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.consumers import has_raw_workers
@@ -56,13 +56,13 @@ if TYPE_CHECKING:
     from jobd.lifecycle.read import Job
     from jobd.results import Results
     from jobd.service import Handle
+    from jobd.store.leader import Names
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
 
 log = logging.getLogger(__name__)
 
 SCRIPT = files("jobd.stream").joinpath("foreign.lua").read_text("utf-8")
-LEADER_KEY = 0x726177  # "raw"
 LOOK_S = 0.25
 #: While no raw worker is about, looking costs more than it brings.
 IDLE_LOOK_S = 1.0
@@ -102,9 +102,11 @@ class RawWorkers:
         transport: Transport,
         config: Callable[[], Config],
         results: Results,
+        names: Names | None = None,
     ) -> None:
         self._engine = engine
         self._database = database
+        self._lease = LeaderLease(database, "raw_workers", names)
         self._transport = transport
         self._config = config
         self._results = results
@@ -118,14 +120,22 @@ class RawWorkers:
 
     async def run(self, handle: Handle) -> None:
         handle.ready()
-        with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
-            async with leading(self._database, LEADER_KEY, handle) as session:
-                self._held, self._zombies = {}, {}
-                while session is not None and not handle.stop.is_set():
-                    await self.run_once(session)
-                    handle.beat()
-                    with anyio.move_on_after(LOOK_S if self._held or self._zombies else IDLE_LOOK_S):
-                        await handle.stop.wait()
+        async with anyio.create_task_group() as tasks:
+            with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
+                while not handle.stop.is_set():
+                    async with leading(self._lease, handle, tasks) as leads:
+                        if leads:
+                            await self._lead(handle)
+            tasks.cancel_scope.cancel()
+
+    async def _lead(self, handle: Handle) -> None:
+        self._held, self._zombies = {}, {}
+        while not handle.stop.is_set():
+            await self._lease.check()
+            await self.run_once(self._database.pool)
+            handle.beat()
+            with anyio.move_on_after(LOOK_S if self._held or self._zombies else IDLE_LOOK_S):
+                await handle.stop.wait()
 
     async def run_once(self, session: Connection) -> None:
         queues = {*self._config().queues, *await queues_with_work(session)}

@@ -4,7 +4,7 @@ Waiting jobs stay in Postgres. At most `relay.stream_window` of a queue are in i
 which they shall run, so a late urgent job overtakes the rest. As many more have a hash in Redis; the rest get theirs
 when they are offered, so Redis stays small however long the queue is.
 
-One relay works at a time (a session lock in Postgres; the others stand by), which only saves work: the script changes
+One relay works at a time (a lease in Postgres; the others stand by), which only saves work: the script changes
 nothing when it is told something twice. Outbox rows are deleted once told, and what is there is told in its order:
 there is no cursor that could run past a row which is committed late.
 
@@ -29,7 +29,7 @@ from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.services import wake
-from jobd.store.leader import leading
+from jobd.store.leader import LeaderLease, leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.keys import stream_of
@@ -49,7 +49,7 @@ from jobd.stream.project import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -58,14 +58,13 @@ if TYPE_CHECKING:
     from jobd.job.history import Event
     from jobd.lifecycle.outbox import Told
     from jobd.service import Handle
+    from jobd.store.leader import Names
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
     from jobd.stream.project import Call, Change
 
 log = logging.getLogger(__name__)
 
-#: "relay" in ASCII, as a key for the session lock.
-LEADER_KEY = 0x72656C6179
 #: How long it may sleep though nobody rings: a ring from another node may be lost, a job may not.
 TICK_S = 1.0
 #: How often it looks whether the streams still hold what it put there.
@@ -102,8 +101,16 @@ NOTHING_TO_DO = _Work([], [], [], 0)
 
 
 class Relay:
-    def __init__(self, database: Database, transport: Transport, bell: Bell, config: Callable[[], Config]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        transport: Transport,
+        bell: Bell,
+        config: Callable[[], Config],
+        names: Names | None = None,
+    ) -> None:
         self._database = database
+        self._lease = LeaderLease(database, "relay", names)
         self._transport = transport
         self._bell = bell
         self._config = config
@@ -128,24 +135,21 @@ class Relay:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._bell.ring_at, handle.stop)
             with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
-                async with self._leading(handle, tasks) as session:
-                    if session is not None:
-                        tasks.start_soon(wake.hear, self._bell, self._transport)
-                        await self._lead(handle, session)
+                while not handle.stop.is_set():
+                    async with self._leading(handle, tasks) as leads:
+                        if leads:
+                            await self._lead(handle, self._database.pool)
             tasks.cancel_scope.cancel()
 
     @contextlib.asynccontextmanager
-    async def _leading(self, handle: Handle, tasks: TaskGroup) -> AsyncIterator[Connection | None]:
-        standing_by = anyio.CancelScope()
-
-        async def stand_by() -> None:
-            with standing_by:
-                await wake.pass_on(self._bell, self._transport)
-
-        tasks.start_soon(stand_by)
-        async with leading(self._database, LEADER_KEY, handle) as session:
-            standing_by.cancel()
-            yield session
+    async def _leading(self, handle: Handle, tasks: TaskGroup) -> AsyncIterator[bool]:
+        """Rings are passed on while another node relays, and heard while this one does."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_beside(tasks, wake.pass_on, self._bell, self._transport))
+            async with leading(self._lease, handle, tasks) as leads:
+                stack.close()
+                stack.enter_context(_beside(tasks, wake.hear, self._bell, self._transport))
+                yield leads
 
     async def _lead(self, handle: Handle, session: Connection) -> None:
         try:
@@ -159,6 +163,7 @@ class Relay:
         await self._forget(session)
         await self._meet_redis(session)
         while not handle.stop.is_set():
+            await self._lease.check()
             await self._sweep(session)
             busy = await self.run_once(session)
             handle.beat()
@@ -172,6 +177,7 @@ class Relay:
         await self._look_ahead(session)
         while not await self._bell.wait(self._due_at - time.monotonic()) and not handle.stop.is_set():
             handle.beat()
+            await self._lease.check()
             await self._sweep(session)
             if await self._look_ahead(session):
                 return
@@ -408,6 +414,22 @@ async def _last_events(connection: Connection, job_ids: Sequence[UUID]) -> list[
     places = await last_places(connection, job_ids, REPLAY_BYTES)
     records = await read_history(connection, [Place(*pair) for pair in zip(job_ids, places, strict=True)])
     return [last_events(record, after) if record else [] for record, after in zip(records, places, strict=True)]
+
+
+@contextlib.contextmanager
+def _beside(tasks: TaskGroup, function: Callable[..., Awaitable[None]], *arguments: object) -> Iterator[None]:
+    """Run the function in another task until the body ends."""
+    scope = anyio.CancelScope()
+
+    async def run() -> None:
+        with scope:
+            await function(*arguments)
+
+    tasks.start_soon(run)
+    try:
+        yield
+    finally:
+        scope.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -79,6 +79,7 @@ class Node:
             on_ready=ready.set,
         )
         self.supervisor = supervisor
+        self.supervisor = supervisor
         async with anyio.create_task_group() as tasks, self.redis:
             tasks.start_soon(supervisor.run)
             with anyio.fail_after(30):
