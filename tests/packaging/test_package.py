@@ -26,6 +26,8 @@ ROOT = TOP / "packaging" / "root"
 UNIT = ROOT / "usr/lib/systemd/system/jobd.service"
 SCRIPTS = TOP / "packaging" / "debian"
 MAX_EXPOSURE = 20  # tenths
+#: A systemd before 254 says that it passes over these.
+NEWER = ("Unknown key 'RestartSteps'", "Unknown key 'RestartMaxDelaySec'")
 
 
 def needs(tool: str) -> pytest.MarkDecorator:
@@ -129,7 +131,8 @@ def test_unit_is_understood_whole(tmp_path: Path) -> None:
         env={**os.environ, "LC_ALL": "C"},
     )
 
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    told = [line for line in (done.stdout + done.stderr).splitlines() if not any(key in line for key in NEWER)]
+    assert (done.returncode, told) == (0, [])
 
 
 @needs("systemd-analyze")
