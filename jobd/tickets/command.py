@@ -6,6 +6,7 @@ directory, sees no secret of jobd's environment, and has ended, with all that it
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import sys
@@ -15,6 +16,7 @@ import anyio
 import msgspec
 
 from jobd.config import GateCommand
+from jobd.errors import JobdError
 from jobd.tasks.command import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S, signal_name
 from jobd.tasks.marks import new_mark
 from jobd.tasks.output import Pipe, printable
@@ -26,11 +28,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TAIL_BYTES = 2000
+#: The program is not there or is none; any other error of a start is a want of jobd's own.
+PROGRAM_FAULTS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELOOP}
 #: Time between SIGTERM and SIGKILL for what has to stop.
 KILL_AFTER_S = 2.0
 #: A schema that takes longer is a trap.
 SCHEMA_S = 10.0
 LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_BYTES, resource.RLIMIT_NOFILE: OPEN_FILES}
+
+
+class NotAsked(JobdError):
+    """A gate that jobd could not ask; it is asked again."""
+
+    code = "gate_not_asked"
+    exit_code = 70
 
 
 async def run_schema(schema: dict[str, Any] | bool, output: bytes, root: Path) -> str | None:
@@ -45,16 +56,21 @@ async def run_schema(schema: dict[str, Any] | bool, output: bytes, root: Path) -
 async def run_gate_command(
     gate: GateCommand, output: bytes, root: Path, more_env: Mapping[str, str] | None = None
 ) -> str | None:
-    """Why the program does not pass the output; None: it does."""
+    """Why the program does not pass the output; None: it does.
+
+    Raises NotAsked if jobd has no space, no descriptor or no process for it, which is nobody's verdict.
+    """
     mark = new_mark()
     try:
         workdir = Workdir(root, mark)
     except OSError as error:
-        return f"cannot make a folder in {root}: {error.strerror}"
+        raise NotAsked(f"cannot make a folder in {root}: {error.strerror}") from error
     try:
         try:
             family = _start(gate, output, mark, workdir, more_env or {})
         except OSError as error:
+            if error.errno not in PROGRAM_FAULTS:
+                raise NotAsked(f"cannot start {gate.argv[0]}: {error.strerror}") from error
             return f"cannot start {error.filename or gate.argv[0]}: {error.strerror}"
         return await _verdict(family, gate.timeout_s)
     finally:

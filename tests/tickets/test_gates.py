@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
+import resource
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobd.config import GateCommand
 from jobd.tickets import command
-from jobd.tickets.command import run_gate_command, run_schema
+from jobd.tickets.command import NotAsked, run_gate_command, run_schema
 from jobd.tickets.gates import at_pointer, is_cheap, passes_schema
 from jobd.wire.tickets import SchemaGate
 
@@ -76,6 +78,26 @@ async def test_a_command_that_is_not_there_is_told(folder: Path) -> None:
 
     assert said is not None
     assert said.startswith("cannot start /no/such/program: No such file")
+
+
+async def test_want_of_descriptors_is_no_verdict(folder: Path) -> None:
+    (folder / "gates").mkdir()
+    lowest_free = os.open(folder, os.O_RDONLY)
+    os.close(lowest_free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said: list[object] = []
+    for spare in range(8):  # wherever in between it meets the limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + spare, hard))
+        try:
+            said.append(await run_gate_command(GateCommand(argv=("true",)), b"1", folder / "gates"))
+        except NotAsked as error:
+            said.append(str(error).partition(": ")[2])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert set(said) <= {None, "Too many open files"}
+    assert said[0] == "Too many open files"
+    assert list((folder / "gates").iterdir()) == []
 
 
 async def test_a_command_sees_no_secret_of_the_daemon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
@@ -10,11 +11,13 @@ import pytest
 
 from jobd.lifecycle.cancel import cancel
 from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
+from tests.support.disk import small_disk
 from tests.support.node import eventually
 from tests.tickets.desk import code_of, new_ticket, todo_ticket
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from jobd.wire.tickets import Trail
     from tests.tickets.hall import Hall
@@ -82,6 +85,21 @@ async def test_a_gate_decides(hall: Hall, gate: dict[str, Any], output: str, pas
     assert (record.gate_result, trail.ticket.status) == (("PASS", "DONE") if passes else ("FAIL", "BLOCKED"))
     assert [result.result for result in record.gate_results] == [record.gate_result]
     assert trail.ticket.blocked_reason == (None if passes else record.gate_reason)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+async def test_full_disk_is_no_verdict_of_a_gate_and_it_is_asked_again(hall: Hall, folder: Path) -> None:
+    ticket = await hall.executed("{}", gates=[{"type": "command", "name": "agree"}])
+    with small_disk(folder / "gates", "64k") as disk:
+        (disk / "full").write_bytes(bytes(64 << 10))
+        await hall.one.gate.run_once()
+        while_full = await hall.trail(ticket.ticket_id)
+        (disk / "full").unlink()
+        await hall.expire_claims()
+        await hall.one.gate.run_once()
+
+    assert (while_full.run_records, while_full.ticket.status) == ([], "IN_PROGRESS")
+    assert await hall.status(ticket.ticket_id) == "DONE"
 
 
 async def test_a_failed_gate_sends_a_ticket_back_until_its_runs_are_used_up(hall: Hall) -> None:
