@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-import asyncpg
 
 from jobd.account import server_account
 from jobd.backup.keep import Keeper
@@ -16,7 +15,7 @@ from jobd.notify import Notifier
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres
 from jobd.store.migrate import Migration, migrate, pending_migrations
-from jobd.store.postgres import SESSION, check_server, translated
+from jobd.store.postgres import check_server, connect, translated
 from jobd.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ async def connected(config: Config) -> AsyncIterator[Connection]:
     """A session on the configured Postgres; an embedded one is started for as long as it is needed."""
     async with _postgres_running(config) as url:
         with translated(url, strict=True):
-            connection = await asyncpg.connect(url, server_settings=SESSION)
+            connection = await connect(url)
         try:
             await check_server(connection, url, config.postgres.pool_size)
             yield connection

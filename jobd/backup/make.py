@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import asyncpg
 import msgspec
 from anyio import to_thread
 
@@ -21,7 +20,7 @@ from jobd.errors import BackupRefused
 from jobd.results import ResultLost, Results
 from jobd.services import embedded_postgres
 from jobd.services.janitor import LEADER_KEY
-from jobd.store.postgres import SESSION, translated
+from jobd.store.postgres import connect, translated
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class Backup:
 
     async def write(self, sink: Sink, *, with_results: bool) -> Summary:
         with translated(self._url, strict=True):
-            session = await asyncpg.connect(self._url, server_settings=SESSION)
+            session = await connect(self._url)
             try:
                 await session.execute(PREPARE_BACKUP)
                 if not await session.fetchval("SELECT to_regclass('jobd.jobs') IS NOT NULL"):

@@ -20,7 +20,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import anyio
-import asyncpg
 import msgspec
 
 import jobd
@@ -32,12 +31,14 @@ from jobd.client import AsyncClient
 from jobd.datadir import DataDir
 from jobd.errors import ServerFailed
 from jobd.services import embedded_postgres
-from jobd.store.postgres import SESSION
+from jobd.store.postgres import connect
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
+
+    import asyncpg
 
     from jobd.bench.http import Served
 
@@ -192,7 +193,7 @@ def _url(served: Served) -> str:
 @contextlib.asynccontextmanager
 async def _database(data_dir: Path) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     url = embedded_postgres.url(DataDir(data_dir, server_account()))
-    connection = await asyncpg.connect(url, server_settings=SESSION)
+    connection = await connect(url)
     try:
         yield connection
     finally:

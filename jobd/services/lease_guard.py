@@ -22,14 +22,15 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
-import asyncpg
 
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
-from jobd.store.postgres import SESSION
+from jobd.store.postgres import connect
 from jobd.task_settings import lease_ttl_s, shortest_heartbeat_s, shortest_lease_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import asyncpg
 
     from jobd.config import Config
     from jobd.job.model import LeaseLost
@@ -65,7 +66,7 @@ class PostgresLine:
 
     async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
         if self._connection is None:
-            self._connection = await asyncpg.connect(self._url, server_settings=SESSION)
+            self._connection = await connect(self._url)
         return await heartbeat(self._connection, beats, ttl_s=ttl_s)
 
     def drop(self) -> None:

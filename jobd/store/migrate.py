@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.resources
+import logging
 import re
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
 import msgspec
 
 from jobd.errors import WrongVersion
@@ -26,6 +28,14 @@ CREATE TABLE IF NOT EXISTS jobd.schema_migrations (
     applied_at timestamptz NOT NULL DEFAULT now()
 );
 """
+
+
+#: An index on a large table takes as long as it takes.
+NO_LIMITS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
+#: How often to ask whether another node is done with its migrations.
+WAIT_S = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class BeforeMigration(Protocol):
@@ -71,7 +81,7 @@ async def migrate(connection: Connection, before: BeforeMigration | None = None)
     """
     if not await pending_migrations(connection):
         return []
-    await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
+    await _lock(connection)
     try:
         await connection.execute(LEDGER)
         pending = await pending_migrations(connection)
@@ -79,6 +89,7 @@ async def migrate(connection: Connection, before: BeforeMigration | None = None)
             await before(connection, pending)
         for migration in pending:
             async with connection.transaction():
+                await connection.execute(NO_LIMITS)
                 await connection.execute(migration.sql)
                 await connection.execute(
                     "INSERT INTO jobd.schema_migrations (number, name) VALUES ($1, $2)",
@@ -88,3 +99,13 @@ async def migrate(connection: Connection, before: BeforeMigration | None = None)
         return pending
     finally:
         await connection.execute("SELECT pg_advisory_unlock($1)", LOCK_KEY)
+
+
+async def _lock(connection: Connection) -> None:
+    """Wait for as long as another node migrates; asking again holds no snapshot that its migration could wait for."""
+    is_waiting = False
+    while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", LOCK_KEY):
+        if not is_waiting:
+            log.info("another jobd is changing the database schema; waiting until it is done")
+        is_waiting = True
+        await anyio.sleep(WAIT_S)

@@ -16,12 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 MIN_VERSION = 14
-#: Server-side limits of every session: a statement that takes this long is stuck, not slow.
+APPLICATION = {"application_name": "jobd"}
+#: The settings of every session. They are set after the connect: a PgBouncer refuses them as startup parameters.
 SESSION = {
-    "application_name": "jobd",
     "search_path": "jobd",
-    "statement_timeout": "60000",
-    "lock_timeout": "30000",
+    # A statement that takes this long is stuck, not slow. Who waits for a lock outlives a holder that died.
+    "statement_timeout": "60s",
+    "lock_timeout": "15s",
+    # A node that lost its power or its network says nothing: its locks are free after this time, not after hours.
+    # The tcp settings do nothing on a unix socket.
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "15s",
     # The statements are written for one plan each: from the caller's array, row by row, through an index. It costs the
     # same with any number of rows in the table, and it takes row locks in the array's order, so batches cannot
     # deadlock. The planner must not find another one because a table was empty when it looked.
@@ -31,6 +39,7 @@ SESSION = {
     "enable_seqscan": "off",
     "jit": "off",
 }
+SET_UP = "; ".join(f"SET {name} = '{value}'" for name, value in SESSION.items())
 DEADLOCK_TRIES = 5
 CONNECT_S = 10.0
 #: Connections that others (migrations, psql, backups) need beside the pool.
@@ -110,9 +119,9 @@ class Database:
                 self.url,
                 min_size=0,
                 max_size=self._pool_size,
-                server_settings=SESSION,
+                server_settings=APPLICATION,
                 timeout=CONNECT_S,
-                init=_refuse_standby,
+                init=_set_up,
                 reset=_leave_as_is,
             )
         self._pool = pool
@@ -123,14 +132,22 @@ class Database:
             pool.terminate()
 
 
-async def _refuse_standby(connection: Connection) -> None:
-    """Postgres says at the connect whether it is one. A pool that met a standby must not keep sessions there."""
+async def connect(url: str) -> asyncpg.Connection[asyncpg.Record]:
+    """A session beside the pool, with the same settings."""
+    connection = await asyncpg.connect(url, server_settings=APPLICATION, timeout=CONNECT_S)
+    await connection.execute(SET_UP)
+    return connection
+
+
+async def _set_up(connection: Connection) -> None:
+    """Postgres says at the connect whether it is a standby: a pool that met one must not keep sessions there."""
     if getattr(connection.get_settings(), "in_hot_standby", "off") == "on":
         raise ServerDown("this is a read-only standby; point postgres.url at the primary")
+    await connection.execute(SET_UP)
 
 
 async def _leave_as_is(connection: Connection) -> None:
-    """No session state is ever changed, so none has to be reset: that would be a round trip for every statement."""
+    """No session state is changed after `_set_up`, so none is reset: that would be a round trip for every statement."""
 
 
 async def fetch(connection: Connection, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -143,6 +160,17 @@ async def fetch(connection: Connection, statement: str, *arguments: object) -> l
             if not tries_left or _in_transaction(connection):
                 raise
     raise AssertionError("unreachable")
+
+
+@contextlib.asynccontextmanager
+async def transaction(connection: Connection) -> AsyncIterator[Connection]:
+    """A transaction on a session, or on one of a pool."""
+    if isinstance(connection, asyncpg.Pool):
+        async with connection.acquire() as session, session.transaction():
+            yield session
+    else:
+        async with connection.transaction():
+            yield connection
 
 
 def _in_transaction(connection: Connection) -> bool:

@@ -27,7 +27,7 @@ from jobd.api.problems import ApiError
 from jobd.config import Auth, Config, Server, Token
 from jobd.lifecycle.tokens import TokenRow, create_token, revoke_tokens
 from jobd.store.migrate import migrate
-from jobd.store.postgres import SESSION
+from jobd.store.postgres import connect
 from jobd.tokens import id_in, new_token
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
@@ -600,7 +600,7 @@ def test_token_of_the_configuration_opens_another_address(jobd: Callable[..., Jo
 
 async def test_two_nodes_learn_of_a_revoked_token_within_seconds(shared_postgres: str, folder: Path) -> None:
     url = await new_database(shared_postgres)
-    connection = await asyncpg.connect(url, server_settings=SESSION)
+    connection = await connect(url)
     nodes = [Jobd(folder / name, JOBD_POSTGRES_URL=url).start() for name in ("a", "b")]
     try:
         await migrate(connection)
