@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
+
+import asyncpg
 
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import FINAL_STATUSES, JobStatus
 from jobd.lifecycle.claim import EXPLAIN_CLAIMS, Unknown
-from jobd.store.postgres import fetch
+from jobd.store.postgres import fetch, transaction
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 
 CANCEL_JOBS = statement("cancel_jobs")
 
+#: How often a cancel meets a claim, a requeue or another cancel of the same job before it is put off.
+TRIES = 20
+
 CancelAnswer = Canceled | CancelRequested | AlreadyFinal | Unknown
 
 
@@ -26,7 +32,7 @@ async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: dateti
     """Cancel jobs; the answers are in their order."""
     ordered = sorted(set(job_ids))
     answers: dict[UUID, CancelAnswer] = {}
-    for row in await fetch(connection, CANCEL_JOBS, ordered, now):
+    for row in await _cancel(connection, ordered, now):
         answers[row["job_id"]] = Canceled(None) if row["status"] == "canceled" else CancelRequested()
     rest = [job_id for job_id in ordered if job_id not in answers]
     if rest:
@@ -34,3 +40,18 @@ async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: dateti
             status = JobStatus(row["status"])
             answers[row["job_id"]] = AlreadyFinal(status) if status in FINAL_STATUSES else CancelRequested()
     return [answers.get(job_id, Unknown()) for job_id in job_ids]
+
+
+class _Moved(Exception):
+    """Another transaction moved one of the jobs meanwhile."""
+
+
+async def _cancel(connection: Connection, job_ids: Sequence[UUID], now: datetime | None) -> list[asyncpg.Record]:
+    for _ in range(TRIES):
+        with contextlib.suppress(_Moved, asyncpg.DeadlockDetectedError):
+            async with transaction(connection) as session:
+                rows = await fetch(session, CANCEL_JOBS, job_ids, now)
+                if any(row["event_n"] is None for row in rows):
+                    raise _Moved
+            return rows
+    raise asyncpg.SerializationError(f"jobs moved {TRIES} times while they were being canceled")

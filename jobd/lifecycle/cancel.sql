@@ -3,6 +3,8 @@
 -- name: cancel_jobs
 -- A queued job is canceled; a running one is marked, and its holder is told at the next heartbeat. A final job, one that
 -- was marked before, and one that is unknown, has no row back. Leases are locked before jobs, as everywhere.
+-- A row without event_n says that another transaction moved the job while this one waited for it, so that the number of
+-- the event is not to be seen from here: undo it all and cancel again.
 -- $1 job_ids uuid[] (in order), $2 now timestamptz or null (tests only)
 WITH asked AS MATERIALIZED (SELECT * FROM unnest($1::uuid[]) AS a (job_id)),
 held AS (
@@ -53,4 +55,6 @@ counted AS (
     ON CONFLICT (queue, shard) DO UPDATE SET
         queued = queue_counts.queued + excluded.queued, canceled = queue_counts.canceled + excluded.canceled
 )
-SELECT id AS job_id, status FROM moved;
+SELECT id AS job_id, status, event_n FROM moved
+UNION ALL
+SELECT resource_id, NULL, NULL FROM held WHERE NOT EXISTS (SELECT FROM moved WHERE moved.id = held.resource_id);
