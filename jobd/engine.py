@@ -4,7 +4,7 @@ A slot, an HTTP worker and the relay all call these same methods. Each verb has 
 under way the next one gathers. What an answer means when the connection broke in the middle:
 
     enqueue                  the job's id says whether it is there
-    claim                    the lease says whose it is
+    claim                    the lease has the token that the ask brought
     complete, fail, release  idempotent by attempt: sent again, answered the same
     heartbeat                sent again: a lease that is renewed twice is renewed
     tell                     sent again if the holder counts what it tells, else unknown
@@ -26,9 +26,18 @@ from jobd.errors import ServerDown
 from jobd.job.model import CancelRequested
 from jobd.lifecycle import events, read_back
 from jobd.lifecycle.cancel import CancelAnswer, cancel
-from jobd.lifecycle.claim import Ask, ClaimAnswer, ClaimedJob, claim, poll_claim
+from jobd.lifecycle.claim import (
+    Ask,
+    ClaimAnswer,
+    ClaimedJob,
+    Fresh,
+    claim,
+    fresh_ids,
+    own_claims,
+    poll_claim,
+)
 from jobd.lifecycle.complete import Completion, complete
-from jobd.lifecycle.enqueue import Created, Enqueued, NewJob, enqueue
+from jobd.lifecycle.enqueue import Created, Enqueued, KeyBusy, NewJob, enqueue
 from jobd.lifecycle.fail import Ended, Failure, fail
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.lifecycle.read import pause_queue
@@ -55,6 +64,9 @@ MAX_WAITING = 20_000
 #: How long a restart of Postgres may take before callers are told that the outcome is unknown.
 RETURN_S = 15.0
 RETRY_S = 0.1
+#: How long a job waits for another request with its idempotency key, and how often it is sent again meanwhile.
+KEY_BUSY_S = 1.5
+KEY_RETRY_S = 0.25
 BEAT_S = 5.0
 
 _T = TypeVar("_T")
@@ -77,7 +89,12 @@ class Engine:
 
     async def enqueue(self, job: NewJob) -> Enqueued:
         """Enqueue one job; raises `batch.QueueFull` when too many callers wait already."""
-        return await self._enqueues.submit_or_refuse(job)
+        answer = await self._enqueues.submit_or_refuse(job)
+        deadline = time.monotonic() + KEY_BUSY_S
+        while isinstance(answer, KeyBusy) and time.monotonic() < deadline:
+            await anyio.sleep(KEY_RETRY_S)
+            answer = await self._enqueues.submit_or_refuse(job)
+        return answer
 
     async def enqueue_whole(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids tell which it was."""
@@ -90,7 +107,7 @@ class Engine:
     async def claim(self, asks: Sequence[Ask]) -> list[ClaimAnswer | Exception]:
         """Claim what messages speak of. Its lease counts from here, however often the claim has to be sent."""
         sent_at = time.monotonic()
-        answers = await self._claims.submit_many(asks)
+        answers = await self._claims.submit_many(list(zip(asks, fresh_ids(len(asks)), strict=True)))
         return [
             msgspec.structs.replace(answer, sent_at=sent_at) if isinstance(answer, ClaimedJob) else answer
             for answer in answers
@@ -242,18 +259,19 @@ class Engine:
         there = await read_back.jobs_that_stand(self._database.pool, [job.id for job in jobs])
         return [Created(job.id) if job.id in there else NotApplied() for job in jobs]
 
-    async def _flush_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer]:
+    async def _flush_claims(self, asks: Sequence[tuple[Ask, Fresh]]) -> Sequence[ClaimAnswer]:
         database, config = await self._open(), self._config()
-        return await claim(database.pool, asks, ttl_s=config.leases.ttl_s, task_ttls=lease_ttls(config))
+        return await claim(
+            database.pool,
+            [ask for ask, _ in asks],
+            ttl_s=config.leases.ttl_s,
+            task_ttls=lease_ttls(config),
+            fresh=[ids for _, ids in asks],
+        )
 
-    async def _read_back_claims(self, asks: Sequence[Ask]) -> Sequence[ClaimAnswer | NotApplied]:
-        """An owner may hold the job by an earlier message: only what this very message brought is this claim's."""
-        stand = await read_back.claims_that_stand(self._database.pool, asks)
-        found = [stand.get(ask.job_id) for ask in asks]
-        return [
-            job if job is not None and job.message_id == ask.message_id else NotApplied()
-            for ask, job in zip(asks, found, strict=True)
-        ]
+    async def _read_back_claims(self, asks: Sequence[tuple[Ask, Fresh]]) -> Sequence[ClaimAnswer | NotApplied]:
+        stand = await own_claims(self._database.pool, [ask for ask, _ in asks], [ids for _, ids in asks])
+        return [NotApplied() if job is None else job for job in stand]
 
     async def _flush_heartbeats(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost]:
         return await heartbeat((await self._open()).pool, beats, ttl_s=self._config().leases.ttl_s)

@@ -15,10 +15,10 @@ from anyio.lowlevel import checkpoint
 from jobd.api.answers import missing, reading
 from jobd.api.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.api.endpoint import JSON, Call, Endpoint, json_answer
-from jobd.api.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_mismatch, queue_full
+from jobd.api.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
 from jobd.api.problems import ApiError
 from jobd.api.submit import booked, key_in, new_job
-from jobd.lifecycle.enqueue import Created, Existing, KeyMismatch, QueueFull
+from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.waiting import statuses_of
 from jobd.payload import BadPayload, HasBom, NotJson, NotUtf8, TooDeep, check_json
 from jobd.wire import gateway as wire
@@ -101,6 +101,8 @@ def _part(whole: IdempotencyKey, index: int) -> IdempotencyKey:
 
 async def _refuse_first_refused(call: Call, answers: Sequence[Enqueued]) -> None:
     for index, answer in enumerate(answers):
+        if isinstance(answer, KeyBusy):
+            raise key_busy()
         if isinstance(answer, KeyMismatch):
             raise key_mismatch(index)
         if isinstance(answer, QueueFull):

@@ -29,7 +29,7 @@ from jobd.api.submit import body_limit, booked, key_in, new_job
 from jobd.api.wait import wait_for_job
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import FINAL_STATUSES
-from jobd.lifecycle.enqueue import Created, KeyMismatch, QueueFull
+from jobd.lifecycle.enqueue import Created, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.read import list_jobs
 from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
@@ -76,6 +76,8 @@ async def submit_job(call: Call) -> Response:
     body = await read_bytes(call.request, body_limit(config))
     job = new_job(body, config, None if key is None else booked(call, key, "/v1/jobs", body), services.runners)
     answer = await services.engine.enqueue(job)
+    if isinstance(answer, KeyBusy):
+        raise key_busy()
     if isinstance(answer, KeyMismatch):
         raise key_mismatch()
     if isinstance(answer, QueueFull):
@@ -127,6 +129,14 @@ def key_mismatch(index: int | None = None) -> ApiError:
         "idempotency_mismatch",
         "the Idempotency-Key was sent before with another body; send a new key for a new request",
         index=index,
+    )
+
+
+def key_busy() -> ApiError:
+    return ApiError(
+        "key_busy",
+        "another request with this Idempotency-Key is under way, or died on another node; send it again in a moment",
+        headers={"Retry-After": "1"},
     )
 
 
@@ -200,7 +210,7 @@ async def retry_job(call: Call) -> Response:
 SUBMIT_PROBLEMS = (
     "disk_low",
     *("too_large", "not_canonical", "unknown_task", "unknown_queue", "invalid_payload", "wrong_queue"),
-    *("bad_idempotency_key", "idempotency_mismatch", "queue_full", "gone_job"),
+    *("bad_idempotency_key", "idempotency_mismatch", "key_busy", "queue_full", "gone_job"),
 )
 MISSING = ("unknown_job", "gone_job")
 LOCATION = {"Location": "Where the job can be read."}

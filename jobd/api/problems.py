@@ -83,6 +83,9 @@ CATALOGUE: dict[str, Kind] = {
     "internal": Kind(500, "A fault of jobd; its log says what. Report it."),
     "invalid": Kind(422, "A field is missing, unknown, of the wrong type or out of range; the detail names it."),
     "invalid_payload": Kind(422, "The payload does not fit its task; `/v1/tasks` has the schema."),
+    "key_busy": Kind(
+        503, "Another request with this Idempotency-Key is under way; send it again after Retry-After seconds."
+    ),
     "key_too_long": Kind(422, "A key of an object has more than 4 096 characters."),
     "method_not_allowed": Kind(405, "The path is there, but not with this method; see the Allow header."),
     "nan": Kind(400, "NaN and Infinity are not JSON."),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -27,6 +28,7 @@ CLAIM_JOBS = statement("claim_jobs")
 POLL_CLAIM_JOBS = statement("poll_claim_jobs")
 TAKE_OVER_JOBS = statement("take_over_jobs")
 EXPLAIN_CLAIMS = statement("explain_claims")
+READ_BACK_CLAIMS = statement("read_back_claims")
 
 #: Of tasks whose leases last otherwise: none.
 NO_TTLS: Final[Mapping[str, float]] = {}
@@ -40,6 +42,18 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     owner_id: str
     stream: str | None = None
     message_id: str | None = None
+
+
+class Fresh(NamedTuple):
+    """The ids that an ask brings for its attempt and lease. By them it knows its own claim when it is sent again."""
+
+    attempt_id: bytes
+    lease_token: bytes
+
+
+def fresh_ids(count: int) -> list[Fresh]:
+    noise = random_ids(2 * count)
+    return [Fresh(noise[n : n + 16], noise[n + 16 : n + 32]) for n in range(0, 32 * count, 32)]
 
 
 class ClaimRow(msgspec.Struct, frozen=True):
@@ -86,28 +100,53 @@ async def claim(
     *,
     ttl_s: float,
     task_ttls: Mapping[str, float] = NO_TTLS,
+    fresh: Sequence[Fresh] | None = None,
     now: datetime | None = None,
 ) -> list[ClaimAnswer]:
     """Claim the jobs that messages speak of; the answers are in their order. `task_ttls`: of tasks that differ.
 
     One statement takes what is queued. Only for the rest a second one takes over expired leases, and a third, which
-    reads only, says why the remainder is not to be had.
+    reads only, says why the remainder is not to be had. `fresh`: the same ids again if the asks are sent again.
     """
+    fresh = fresh_ids(len(asks)) if fresh is None else fresh
     answers: dict[int, ClaimAnswer] = {}
     sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
     order = list(sent.values())
-    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ttl_s, task_ttls, now):
+    ids = [fresh[n] for n in order]
+    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ids, ttl_s, task_ttls, now):
         answers[order[row["n"] - 1]] = _claimed(row)
-    rest = [asks[n] for n in sent.values() if n not in answers]
+    rest = [n for n in order if n not in answers]
     if rest:
-        for row in await _run(connection, TAKE_OVER_JOBS, rest, ttl_s, task_ttls, now):
+        ids = [fresh[n] for n in rest]
+        for row in await _run(connection, TAKE_OVER_JOBS, [asks[n] for n in rest], ids, ttl_s, task_ttls, now):
             answers[sent[row["job_id"], row["enqueue_id"]]] = _taken_over(row)
     unclear = [n for n in range(len(asks)) if n not in answers]
     if unclear:
         rows = await fetch(connection, EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}))
         known = {row["job_id"]: row for row in rows}
         answers |= {n: _refusal(asks[n], known.get(asks[n].job_id)) for n in unclear}
+        own = [n for n in unclear if _is_own(fresh[n], known.get(asks[n].job_id))]
+        if own:
+            stand = await own_claims(connection, [asks[n] for n in own], [fresh[n] for n in own])
+            answers |= {n: job for n, job in zip(own, stand, strict=True) if job is not None}
     return [answers[n] for n in range(len(asks))]
+
+
+async def claims_that_stand(connection: Connection, asks: Sequence[Ask]) -> dict[UUID, ClaimedJob]:
+    """The claims that these owners hold; an owner id never recurs, so what stands there is its own."""
+    rows = await fetch(connection, READ_BACK_CLAIMS, [ask.job_id for ask in asks], [ask.owner_id for ask in asks])
+    return {row["job_id"]: ClaimedJob(**{name: row[name] for name in ClaimRow.__struct_fields__}) for row in rows}
+
+
+async def own_claims(connection: Connection, asks: Sequence[Ask], fresh: Sequence[Fresh]) -> list[ClaimedJob | None]:
+    """What came of asks whose answer was lost: the claims that stand with the very ids that they brought."""
+    found = {job.lease_token.bytes: job for job in (await claims_that_stand(connection, asks)).values()}
+    return [found.get(ids.lease_token) for ids in fresh]
+
+
+def _is_own(ids: Fresh, row: asyncpg.Record | None) -> bool:
+    """The job is leased by this very ask: an earlier sending of it, whose answer was lost."""
+    return row is not None and row["lease_token"] is not None and row["lease_token"].bytes == ids.lease_token
 
 
 async def poll_claim(
@@ -130,6 +169,7 @@ async def _run(
     connection: Connection,
     text: str,
     asks: Sequence[Ask],
+    ids: Sequence[Fresh],
     ttl_s: float,
     task_ttls: Mapping[str, float],
     now: datetime | None,
@@ -144,7 +184,7 @@ async def _run(
         [ask.message_id for ask in asks],
         ttl_s,
         now,
-        random_ids(2 * len(asks)),
+        b"".join(chain.from_iterable(ids)),
         list(task_ttls),
         list(task_ttls.values()),
     )

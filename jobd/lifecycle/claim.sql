@@ -219,5 +219,7 @@ FROM moved;
 -- name: explain_claims
 -- Where the jobs stand that could not be claimed; one without a row is unknown here. Reads only.
 -- $1 job_ids uuid[]
-SELECT jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested
+SELECT
+    jobs.id AS job_id, jobs.status, jobs.enqueue_id, jobs.cancel_requested,
+    (SELECT lease_token FROM leases WHERE leases.resource_id = jobs.id) AS lease_token
 FROM unnest($1::uuid[]) AS a (job_id) JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]);

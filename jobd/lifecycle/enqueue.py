@@ -3,6 +3,9 @@
 Most batches are one statement. A batch with idempotency keys or with `dedupe` first books the keys and looks for twins,
 in the same transaction: a key is booked by inserting it, so of many that come with one key at once exactly one makes a
 job; and those who ask for a twin of the same job wait for each other.
+
+A key that another transaction has booked and not yet committed (a node that died there may leave it so for seconds) is
+answered `KeyBusy`, so that nobody else in the batch waits for it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
+from jobd.lifecycle.read_back import jobs_that_stand
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -26,6 +31,10 @@ TAKE_KEYS = statement("take_keys")
 POINT_KEYS = statement("point_keys")
 LOCK_SPECS = statement("lock_specs")
 FIND_TWINS = statement("find_twins")
+
+#: How long a batch waits for a key that another transaction holds, and, one by one, for each of its keys after that.
+LOCKED_MS = 20
+LOCKED_APART_MS = 1
 
 Dedupe = Literal["none", "active", "result"]
 
@@ -84,7 +93,12 @@ class QueueFull(msgspec.Struct, frozen=True):
     queue: str
 
 
-Enqueued = Created | Existing | KeyMismatch | QueueFull
+class KeyBusy(msgspec.Struct, frozen=True):
+    """Another transaction holds the key: this job was not accepted, and what the key stands for is not known yet."""
+
+
+Enqueued = Created | Existing | KeyMismatch | QueueFull | KeyBusy
+REFUSED = (KeyMismatch, QueueFull, KeyBusy)
 
 
 class NotWhole(Exception):
@@ -107,11 +121,33 @@ async def enqueue(
     plain = not whole and all(job.key is None and job.dedupe == "none" for job in jobs)
     if plain:
         return await _insert(database.pool, jobs, max_queued, now)
+    try:
+        return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=False)
+    except _KeyLocked:
+        if whole:
+            return [KeyBusy() for _ in jobs]
+        return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=True)
+
+
+class _KeyLocked(Exception):
+    """Another transaction holds one of the keys."""
+
+
+async def _enqueue_in_one(
+    database: Database,
+    jobs: Sequence[NewJob],
+    max_queued: int | None,
+    whole: bool,
+    now: datetime | None,
+    *,
+    apart: bool,
+) -> list[Enqueued]:
+    """In one transaction. `apart`: find out which keys are held by others and answer those jobs `KeyBusy`."""
     async with database.pool.acquire() as connection:
         try:
             async with connection.transaction():
-                answers = await _enqueue_keyed(connection, jobs, max_queued, now)
-                if whole and any(isinstance(answer, (KeyMismatch, QueueFull)) for answer in answers):
+                answers = await _enqueue_keyed(connection, jobs, max_queued, now, apart=apart)
+                if whole and any(isinstance(answer, REFUSED) for answer in answers):
                     raise NotWhole(answers)
                 return answers
         except NotWhole as refused:
@@ -119,9 +155,9 @@ async def enqueue(
 
 
 async def _enqueue_keyed(
-    connection: Connection, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None
+    connection: Connection, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None, *, apart: bool
 ) -> list[Enqueued]:
-    answers: dict[int, Enqueued] = await _known_by_key(connection, jobs, now)
+    answers: dict[int, Enqueued] = await _known_by_key(connection, jobs, now, apart=apart)
     fresh = [n for n in range(len(jobs)) if n not in answers]
     twins = await _twins(connection, [jobs[n] for n in fresh])
     answers |= {n: Existing(twins[jobs[n].id]) for n in fresh if jobs[n].id in twins}
@@ -136,45 +172,73 @@ async def _enqueue_keyed(
     return [answers[n] for n in range(len(jobs))]
 
 
-async def _known_by_key(connection: Connection, jobs: Sequence[NewJob], now: datetime | None) -> dict[int, Enqueued]:
-    """Answers for the jobs whose key already stands for a job; the other keys are booked now."""
+async def _known_by_key(
+    connection: Connection, jobs: Sequence[NewJob], now: datetime | None, *, apart: bool
+) -> dict[int, Enqueued]:
+    """Answers for the jobs whose key already stands for a job, or is held by others; the other keys are booked now."""
     firsts: dict[tuple[str, str], NewJob] = {}
     for job in jobs:
         if job.key is not None:
             firsts.setdefault((job.key.principal, job.key.key), job)
     if not firsts:
         return {}
-    keys = [job.key for job in firsts.values() if job.key is not None]
-    rows = await fetch(
-        connection,
-        TAKE_KEYS,
-        [key.principal for key in keys],
-        [key.key for key in keys],
-        [job.id for job in firsts.values()],
-        [key.body_hash for key in keys],
-        [key.life_s for key in keys],
-        now,
-    )
+    if apart:
+        rows = [row for job in firsts.values() for row in await _book_if_free(connection, job, now)]
+    else:
+        rows = await _book(connection, list(firsts.values()), now, LOCKED_MS)
     holders = {(row["principal"], row["key"]): row for row in rows}
     answers: dict[int, Enqueued] = {}
     for n, job in enumerate(jobs):
         if job.key is not None:
-            row = holders[job.key.principal, job.key.key]
-            if row["job_id"] != job.id:
+            row = holders.get((job.key.principal, job.key.key))
+            if row is None:
+                answers[n] = KeyBusy()
+            elif row["job_id"] != job.id:
                 fits = row["body_hash"] == job.key.body_hash
                 answers[n] = Existing(row["job_id"]) if fits else KeyMismatch(row["job_id"])
     return answers
 
 
+async def _book_if_free(connection: Connection, job: NewJob, now: datetime | None) -> list[asyncpg.Record]:
+    try:
+        async with connection.transaction():  # a savepoint: the others stay booked
+            return await _book(connection, [job], now, LOCKED_APART_MS)
+    except _KeyLocked:
+        return []
+
+
+async def _book(
+    connection: Connection, jobs: Sequence[NewJob], now: datetime | None, locked_ms: int
+) -> list[asyncpg.Record]:
+    keys = [job.key for job in jobs if job.key is not None]
+    try:
+        return await fetch(
+            connection,
+            TAKE_KEYS,
+            [key.principal for key in keys],
+            [key.key for key in keys],
+            [job.id for job in jobs],
+            [key.body_hash for key in keys],
+            [key.life_s for key in keys],
+            now,
+            str(locked_ms),
+        )
+    except asyncpg.LockNotAvailableError as error:
+        raise _KeyLocked from error
+
+
 async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
-    """For jobs that asked for it: the job that already does the same, in the table or earlier in the batch."""
+    """For jobs that asked for it: the job that already does the same, in the table or earlier in the batch.
+
+    A job that finds itself was sent before and is no twin of its own.
+    """
     asking = [job for job in jobs if job.dedupe != "none" and job.spec_hash is not None]
     if not asking:
         return {}
     hashes = [job.spec_hash for job in asking]
     await fetch(connection, LOCK_SPECS, hashes)
     rows = await fetch(connection, FIND_TWINS, hashes, [job.dedupe == "result" for job in asking])
-    found = {asking[row["n"] - 1].id: row["id"] for row in rows}
+    found = {asking[row["n"] - 1].id: row["id"] for row in rows if row["id"] != asking[row["n"] - 1].id}
     first_of: dict[bytes, UUID] = {}
     for job in jobs:
         if job.id not in found and job.spec_hash is not None:
@@ -206,7 +270,10 @@ async def _insert(
         max_queued,
         now,
     )
-    made = {row["id"]: row["created_at"] for row in rows}
+    made: dict[UUID, datetime | None] = {row["id"]: row["created_at"] for row in rows}
+    if len(made) < len(jobs):  # the queue is full, or the job is there: an earlier sending, whose answer was lost
+        missing = [job.id for job in jobs if job.id not in made]
+        made |= dict.fromkeys(await jobs_that_stand(connection, missing))
     return [Created(job.id, made[job.id]) if job.id in made else QueueFull(job.queue) for job in jobs]
 
 

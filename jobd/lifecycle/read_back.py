@@ -1,10 +1,9 @@
-"""Read back: what came of a call whose answer was lost with the connection."""
+"""Read back: whether jobs are there whose enqueue got no answer; `claim` does the same for claims."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.lifecycle.claim import Ask, ClaimedJob, ClaimRow
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -14,14 +13,7 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-READ_BACK_CLAIMS = statement("read_back_claims")
 READ_BACK_JOBS = statement("read_back_jobs")
-
-
-async def claims_that_stand(connection: Connection, asks: Sequence[Ask]) -> dict[UUID, ClaimedJob]:
-    """The claims that these owners hold; an owner id never recurs, so what stands there is its own."""
-    rows = await fetch(connection, READ_BACK_CLAIMS, [ask.job_id for ask in asks], [ask.owner_id for ask in asks])
-    return {row["job_id"]: ClaimedJob(**{name: row[name] for name in ClaimRow.__struct_fields__}) for row in rows}
 
 
 async def jobs_that_stand(connection: Connection, job_ids: Sequence[UUID]) -> set[UUID]:

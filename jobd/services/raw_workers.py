@@ -26,14 +26,13 @@ from redis.exceptions import ResponseError
 
 from jobd.engine import is_item_error
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.claim import Ask, ClaimedJob
+from jobd.lifecycle.claim import Ask, ClaimedJob, claims_that_stand
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling, append_events
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import note_raw_workers, read_jobs
-from jobd.lifecycle.read_back import claims_that_stand
 from jobd.results import ResultNotKept
 from jobd.services.raw_report import error_in, event_in, owner_of, result_in
 from jobd.store.leader import LeaderLease, leading

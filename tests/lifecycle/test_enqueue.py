@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import asyncpg
 import pytest
 
 from jobd.ids import new_id
@@ -18,6 +17,7 @@ from jobd.lifecycle.enqueue import (
     Enqueued,
     Existing,
     IdempotencyKey,
+    KeyBusy,
     KeyMismatch,
     NewJob,
     QueueFull,
@@ -138,14 +138,16 @@ async def test_a_job_starts_at_its_time_and_the_past_counts_as_now(
     assert await one_row(db, "SELECT order_at, due_at FROM jobs") == place
 
 
-async def test_an_id_that_exists_undoes_the_whole_batch(db: Database) -> None:
-    known = await make_queued(db)
-    before = await all_rows(db)
+async def test_job_that_is_sent_again_is_answered_as_the_first_time_and_stays_as_it_is(db: Database) -> None:
+    known = await make_running(db)
+    before = await read(db, known.job_id)
+    new = new_job()
 
-    with pytest.raises(asyncpg.UniqueViolationError):
-        await enqueue(db, [new_job(), new_job(id=known)], now=NOW)
+    answers = await enqueue(db, [new, new_job(id=known.job_id)], max_queued=1, now=NOW)
 
-    assert await all_rows(db) == before
+    assert answers == [Created(new.id), Created(known.job_id)]
+    assert await read(db, known.job_id) == before
+    await assert_counters_are_right(db)
 
 
 # Backpressure
@@ -299,7 +301,7 @@ async def test_a_key_whose_time_ends_while_it_is_looked_at_still_answers_for_its
             """
         )
         start = at(HOUR_S - looks - 0.5)
-        row = await connection.fetchrow(TAKE_KEYS, ["alice"], ["k"], [second.id], [b"second"], [HOUR_S], start)
+        row = await connection.fetchrow(TAKE_KEYS, ["alice"], ["k"], [second.id], [b"second"], [HOUR_S], start, "20")
         await transaction.rollback()
 
     assert row is not None
@@ -357,7 +359,9 @@ async def test_fifty_enqueues_at_once_with_one_key_make_one_job(db: Database) ->
     answers: list[Enqueued] = []
 
     async def send() -> None:
-        answers.extend(await enqueue(db, [new_job(key=key())]))
+        while isinstance((answer := (await enqueue(db, [new_job(key=key())]))[0]), KeyBusy):
+            await anyio.sleep(0.01)
+        answers.append(answer)
 
     async with anyio.create_task_group() as tasks:
         for _ in range(50):
@@ -374,7 +378,9 @@ async def test_a_key_freed_by_one_who_found_no_room_is_taken_by_one_who_waited(d
     answers: list[Enqueued] = []
 
     async def send(limit: int) -> None:
-        answers.extend(await enqueue(db, [new_job(key=key())], max_queued=limit))
+        while isinstance((answer := (await enqueue(db, [new_job(key=key())], max_queued=limit))[0]), KeyBusy):
+            await anyio.sleep(0.01)
+        answers.append(answer)
 
     async with anyio.create_task_group() as tasks:
         for n in range(40):

@@ -38,7 +38,7 @@ INDEXES: dict[str, set[str]] = {
     "complete_if_leased": {"jobs_pkey", "leases_pkey"},
     "create_token": set(),
     "enqueue_jobs": {"queue_counts_pkey"},
-    "explain_claims": {"jobs_pkey"},
+    "explain_claims": {"jobs_pkey", "leases_pkey"},
     "explain_reports": {"attempts_pkey", "jobs_pkey"},
     "explain_waiting": {"jobs_pkey", "jobs_ready", "queues_pkey"},
     "fail_if_leased": {"jobs_pkey", "leases_pkey"},

@@ -8,9 +8,11 @@ import signal
 from typing import TYPE_CHECKING
 
 import anyio
+import asyncpg
 import msgspec
 import pytest
 
+from jobd import engine as engine_module
 from jobd.config import Config
 from jobd.engine import Engine
 from jobd.errors import ServerDown
@@ -18,7 +20,7 @@ from jobd.ids import new_id, new_ids
 from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
-from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, NewJob
+from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, KeyBusy, NewJob
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.read import queue_stats, read_jobs
 from jobd.lifecycle.report import Held
@@ -125,6 +127,55 @@ async def test_released_job_is_claimed_by_poll(engine: Engine) -> None:
 
     assert isinstance(released, Requeued)
     assert (again.attempt_no, again.attempt_count) == (2, 1)
+
+
+async def test_locked_key_delays_nobody_but_its_own_caller(
+    shared_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "KEY_BUSY_S", 60.0)
+    keyed = [
+        msgspec.structs.replace(new_job(), key=IdempotencyKey("p", f"k{n}-{new_id()}", b"1", 60)) for n in range(9)
+    ]
+    locked, *others = keyed
+    dead = await asyncpg.connect(shared_postgres)  # a node that died between booking its keys and its commit
+    transaction = dead.transaction()
+    await transaction.start()
+    assert locked.key is not None
+    await dead.execute(
+        "INSERT INTO jobd.idempotency_keys (principal, key, job_id, body_hash, expires_at)"
+        " VALUES ($1, $2, $3, $4, now() + interval '1 hour')",
+        *(locked.key.principal, locked.key.key, locked.id, locked.key.body_hash),
+    )
+    answers: list[object] = []
+
+    async with running_engine(shared_postgres) as (engine, _), anyio.create_task_group() as tasks:
+
+        async def enqueue_locked() -> None:
+            answers.append(await engine.enqueue(locked))
+
+        tasks.start_soon(enqueue_locked)
+        with anyio.fail_after(20):  # less than any lock timeout of Postgres
+            for _ in range(3):
+                async with anyio.create_task_group() as together:
+                    for job in [*others, new_job()]:
+                        together.start_soon(engine.enqueue, msgspec.structs.replace(job, id=new_id()))
+        assert answers == []
+        await transaction.rollback()
+
+    assert answers == [Created(locked.id)]
+    await dead.close()
+
+
+async def test_whole_batch_with_a_locked_key_is_refused_whole(shared_postgres: str) -> None:
+    jobs = [msgspec.structs.replace(new_job(), key=IdempotencyKey("p", str(new_id()), b"1", 60)) for _ in range(3)]
+    async with running_engine(shared_postgres) as (engine, database):
+        await engine.enqueue_whole(jobs)
+        async with database.pool.acquire() as other, other.transaction():
+            await other.execute("SELECT FROM idempotency_keys WHERE job_id = $1 FOR UPDATE", jobs[1].id)
+
+            answers = await engine.enqueue_whole(jobs)
+
+    assert answers == [KeyBusy()] * 3
 
 
 @pytest.mark.timeout(180)

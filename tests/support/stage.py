@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from jobd.tickets.prune import prune_tickets
 from tests.support.factories import ask, completion, failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from anyio.from_thread import BlockingPortal
 
@@ -57,6 +57,18 @@ class Stage:
 
     def rows(self, query: str, *arguments: object) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._portal.call(self._database.pool.fetch, query, *arguments)]
+
+    @contextmanager
+    def transaction(self, query: str, *arguments: object) -> Iterator[None]:
+        """Meanwhile a transaction stands open that has run the query."""
+        with self._portal.wrap_async_context_manager(self._transaction(query, arguments)):
+            yield
+
+    @asynccontextmanager
+    async def _transaction(self, query: str, arguments: tuple[object, ...]) -> AsyncIterator[None]:
+        async with self._database.pool.acquire() as session, session.transaction():
+            await session.fetch(query, *arguments)
+            yield
 
     def traces(self) -> tuple[Any, ...]:
         """What has been written so far, in numbers."""
