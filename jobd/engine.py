@@ -37,7 +37,7 @@ from jobd.lifecycle.claim import (
     poll_claim,
 )
 from jobd.lifecycle.complete import Completion, complete
-from jobd.lifecycle.enqueue import Created, Enqueued, KeyBusy, NewJob, enqueue
+from jobd.lifecycle.enqueue import Created, Enqueued, KeyBusy, NewJob, QueueFull, enqueue
 from jobd.lifecycle.fail import Ended, Failure, fail
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.lifecycle.read import pause_queue
@@ -163,11 +163,14 @@ class Engine:
                 self.on_cancel_requested(job_id)
         return answers
 
-    async def redrive(self, job_ids: Sequence[UUID], *, again: bool = True) -> dict[UUID, UUID]:
+    async def redrive(self, job_ids: Sequence[UUID], *, again: bool = True) -> dict[UUID, UUID] | QueueFull:
         """Run dead letters again, the new job of each; with `again` also those that do so already."""
-        database = await self._open()
+        database, most = await self._open(), self._config().limits.max_queued
         with translated(database.url):
-            redriven = await (redrive(database.pool, job_ids) if again else redrive_once(database, job_ids))
+            if again:
+                redriven = await redrive(database.pool, job_ids, max_queued=most)
+            else:
+                redriven = await redrive_once(database, job_ids, max_queued=most)
         self._on_commit()
         return redriven
 

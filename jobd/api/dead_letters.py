@@ -10,8 +10,10 @@ from msgspec import UNSET
 from jobd.api.answers import reading
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.api.jobs import queue_full
 from jobd.api.problems import ApiError
 from jobd.api.query import read_query
+from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.read import list_dead_letters
 from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
@@ -53,6 +55,8 @@ async def retry_dead_letters(call: Call) -> Response:
     asked = await read_json(call.request, wire.Redrive, BODY_BYTES)
     job_ids, more = await _chosen(call, asked)
     redriven = await call.services.engine.redrive(job_ids, again=False) if job_ids else {}
+    if isinstance(redriven, QueueFull):
+        raise await queue_full(call, redriven.queue)
     return json_answer(wire.RedriveAnswer([wire.Redriven(old, new) for old, new in redriven.items()], more))
 
 
@@ -83,6 +87,7 @@ ENDPOINTS = (
     Endpoint(
         *("POST", "/v1/dlq/retry", "admin", retry_dead_letters, "Run dead letters again, each as a new job"),
         {200: wire.RedriveAnswer},
+        ("queue_full",),
         body=wire.Redrive,
     ),
 )

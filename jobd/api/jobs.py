@@ -199,6 +199,8 @@ async def cancel_job(call: Call) -> Response:
 async def retry_job(call: Call) -> Response:
     job_id = job_id_in(call.request.path_params["id"])
     redriven = await call.services.engine.redrive([job_id])
+    if isinstance(redriven, QueueFull):
+        raise await queue_full(call, redriven.queue)
     with reading(call.services) as connection:
         if job_id not in redriven:
             job = await read_job(connection, job_id)
@@ -247,7 +249,7 @@ ENDPOINTS = (
     Endpoint(
         *("POST", "/v1/jobs/{id}/retry", "client", retry_job, "Run a dead letter again as a new job"),
         {202: wire.JobObject},
-        problems=(*MISSING, "not_dead"),
+        problems=(*MISSING, "not_dead", "queue_full"),
         parameters=(JOB_ID,),
         headers=LOCATION,
     ),

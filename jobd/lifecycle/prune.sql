@@ -2,7 +2,8 @@
 
 -- name: prune_jobs
 -- Deletes one small batch of jobs that finished before the cutoff, with all that belongs to them, and remembers their ids.
--- Answers how many, and the files of their results, which are to go after the commit.
+-- Answers how many, and the files of their results, which are to go after the commit. A job whose file is the output of a
+-- ticket stays for as long as the ticket does.
 -- $1 keep_s float8, $2 most int, $3 now timestamptz or null (tests only), $4 cutoff timestamptz (null: keep_s ago by the
 -- clock), stretches before the cutoff that are not to be touched: $5 from timestamptz[], $6 to timestamptz[]
 WITH old AS MATERIALIZED (
@@ -11,6 +12,12 @@ WITH old AS MATERIALIZED (
             SELECT true FROM unnest($5::timestamptz[], $6::timestamptz[]) AS k (low, high)
             WHERE jobs.finished_at BETWEEN k.low AND k.high LIMIT 1
         ) IS NOT TRUE
+        AND (
+            jobs.result_ref IS NULL
+            OR (
+                SELECT true FROM output_bundles b WHERE b.job_id = jobs.id AND b.output_ref IS NOT NULL LIMIT 1
+            ) IS NOT TRUE
+        )
     LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ),
 pruned AS (DELETE FROM jobs USING old WHERE jobs.id = ANY (ARRAY[old.id]) AND jobs.finished_at IS NOT NULL

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobd.ids import new_ids
+from jobd.lifecycle.enqueue import QueueFull
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
@@ -19,15 +20,26 @@ LOCK_FRESH_LETTERS = statement("lock_fresh_letters")
 REDRIVE_JOBS = statement("redrive_jobs")
 
 
-async def redrive(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
-    """Run dead letters again: the new job of each; an id that is missing is no dead letter."""
+async def redrive(
+    connection: Connection,
+    job_ids: Sequence[UUID],
+    *,
+    max_queued: int | None = None,
+    now: datetime | None = None,
+) -> dict[UUID, UUID] | QueueFull:
+    """Run dead letters again: the new job of each; an id that is missing is no dead letter. All of them or none."""
     ordered = sorted(set(job_ids))
-    rows = await fetch(connection, REDRIVE_JOBS, ordered, new_ids(len(ordered)), now)
+    rows = await fetch(connection, REDRIVE_JOBS, ordered, new_ids(len(ordered)), max_queued, now)
+    for row in rows:
+        if row["full_queue"] is not None:
+            return QueueFull(row["full_queue"])
     return {row["job_id"]: row["new_id"] for row in rows}
 
 
-async def redrive_once(database: Database, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
+async def redrive_once(
+    database: Database, job_ids: Sequence[UUID], *, max_queued: int | None = None, now: datetime | None = None
+) -> dict[UUID, UUID] | QueueFull:
     """As `redrive`, but only letters that do not run again yet: asked for twice, also at once, each runs once."""
     async with database.pool.acquire() as connection, connection.transaction():
         rows = await fetch(connection, LOCK_FRESH_LETTERS, sorted(set(job_ids)))
-        return await redrive(connection, [row["job_id"] for row in rows], now=now)
+        return await redrive(connection, [row["job_id"] for row in rows], max_queued=max_queued, now=now)

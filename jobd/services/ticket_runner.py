@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 #: Work orders that one runner waits for at once.
 MOST_HELD = 2_000
-#: A larger output stays in its file, which goes when its job does.
+#: A larger output stays in its file; its job, which has the file, stays for as long as the ticket.
 OUTPUT_BYTES = 16 << 20
 #: News of jobs that come closer together are looked at together; a look that takes long is followed by a longer pause.
 SHORTEST_GAP_S = 0.05

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from jobd.api.storm import MOST
 from tests.api.test_events import claim, submit
+from tests.support.depot import CONFIG, depot
 from tests.support.http import Api
 
 if TYPE_CHECKING:
@@ -36,3 +37,22 @@ def test_submits_are_refused_while_the_disk_is_low(jobd: Callable[..., Jobd]) ->
     for answer in (single, batch):
         assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "disk_low", "30")
     assert api("GET", "/v1/jobs").json["jobs"] == []
+
+
+def test_running_dead_letters_again_is_refused_while_their_queue_is_full() -> None:
+    with depot(CONFIG + "[limits]\nmax_queued = 1\n") as yard:
+        held = yard.running()
+        yard.fail(held, retryable=False)
+        waiting, retry = yard.submit(), f"/v1/jobs/{held['job_id']}/retry"
+
+        answers = [
+            yard.api("POST", retry),
+            yard.api("POST", "/v1/dlq/retry", {"ids": [held["job_id"]]}),
+            yard.api("POST", "/v1/dlq/retry", {}),
+        ]
+        yard.api("POST", f"/v1/jobs/{waiting}/cancel")
+        again = yard.api("POST", retry)
+
+    assert [(answer.status, answer.code) for answer in answers] == [(429, "queue_full")] * 3
+    assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
+    assert again.status == 202

@@ -158,6 +158,7 @@ class TableHistory(History):
 
         made = self.tables.call(redrive, self.pool, [UUID(name)], now=self.at)
 
+        assert isinstance(made, dict)
         assert set(made) == ({UUID(name)} if old.status is JobStatus.ERROR else set())
         for new_id_ in made.values():
             new = decide_redrive(old, str(new_id_), now=self.now)

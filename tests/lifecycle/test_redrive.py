@@ -8,9 +8,10 @@ import pytest
 
 from jobd.ids import new_id
 from jobd.job.status import JobStatus
+from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.publish import select_for_publish
 from jobd.lifecycle.read import list_dead_letters
-from jobd.lifecycle.redrive import redrive
+from jobd.lifecycle.redrive import redrive as redrive_if_room
 from tests.support.factories import (
     assert_counters_are_right,
     at,
@@ -22,9 +23,19 @@ from tests.support.factories import (
 )
 
 if TYPE_CHECKING:
-    from jobd.store.postgres import Database
+    from collections.abc import Sequence
+    from datetime import datetime
+    from uuid import UUID
+
+    from jobd.store.postgres import Connection, Database
 
 ERROR = JobStatus.ERROR
+
+
+async def redrive(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
+    redriven = await redrive_if_room(connection, job_ids, now=now)
+    assert isinstance(redriven, dict)
+    return redriven
 
 
 async def test_a_dead_letter_runs_again_as_a_new_job_linked_to_the_old(db: Database) -> None:
@@ -95,4 +106,20 @@ async def test_a_mixed_batch_redrives_each_dead_letter_once(db: Database) -> Non
     for old_id, new in new_ids.items():
         assert (await read(db, new)).redriven_from == old_id
     assert await redrive(db.pool, []) == {}
+    await assert_counters_are_right(db)
+
+
+async def test_dead_letters_run_all_or_not_at_all_when_their_queue_is_full(db: Database) -> None:
+    dead = [await make_job(db, ERROR, queue="gpu") for _ in range(2)]
+    other = await make_job(db, ERROR, queue="default")
+    await make_job(db, JobStatus.QUEUED, queue="gpu")
+
+    refused = await redrive_if_room(db.pool, [*dead, other], max_queued=2, now=at(5))
+    letters = await list_dead_letters(db.pool)
+    taken = await redrive_if_room(db.pool, [dead[0], other], max_queued=2, now=at(5))
+
+    assert refused == QueueFull("gpu")
+    assert [letter.redriven_to for letter in letters] == [None] * 3
+    assert isinstance(taken, dict)
+    assert sorted(taken) == sorted([dead[0], other])
     await assert_counters_are_right(db)

@@ -86,7 +86,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "read_result_refs": (None, "result_ref"),
     "read_tokens": (TokenRow, ""),
     "reap_expired": (None, "job_id attempt_id owner_id status enqueue_id late_s"),
-    "redrive_jobs": (None, "job_id new_id"),
+    "redrive_jobs": (None, "job_id new_id full_queue"),
     "release_if_leased": (None, "job_id attempt_id lease_token status enqueue_id run_after"),
     "release_leases": (None, "resource_id lease_token"),
     "renew_leases": (LeaseRecord, ""),

@@ -112,4 +112,6 @@ async def test_a_letter_is_redriven_once(db: Database) -> None:
     first = await redrive_once(db, [letters[0], other])
     second = await redrive_once(db, letters)
 
+    assert isinstance(first, dict)
+    assert isinstance(second, dict)
     assert (list(first), list(second)) == ([letters[0]], [letters[1]])

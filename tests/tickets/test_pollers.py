@@ -20,6 +20,7 @@ from jobd.service import Handle
 from jobd.services import ticket_runner
 from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.tickets.look import Work, look_for_work
+from jobd.tickets.prune import prune_tickets
 from jobd.tickets.take_back import free_claims_of
 from tests.support.factories import claim_one
 from tests.support.node import eventually
@@ -219,6 +220,26 @@ async def test_an_output_in_a_file_is_kept_whole_with_the_ticket(hall: Hall, fol
     trail = await hall.trail(ticket.ticket_id)
     assert trail.output_bundles[0].output == msgspec.json.decode(LARGE)
     assert (trail.output_bundles[0].output_ref, trail.ticket.status) == (None, "DONE")
+
+
+async def test_job_whose_file_is_the_output_of_a_ticket_stays_for_as_long_as_the_ticket(
+    hall: Hall, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticket_runner, "OUTPUT_BYTES", 1000)
+    ticket = await hall.scheduled()
+    await hall.one.runner.run_once()
+    await finish_in_file(hall, ticket.ticket_id, folder)
+    await hall.one.turn()
+    bundle = (await hall.trail(ticket.ticket_id)).output_bundles[0]
+
+    with_ticket = await prune(hall.db.pool, keep_s=0.0)
+    while (await prune_tickets(hall.db.pool, keep_s=0.0)).tickets:
+        pass
+    without_ticket = await prune(hall.db.pool, keep_s=0.0)
+
+    assert bundle.output_ref is not None
+    assert (with_ticket.jobs, list(with_ticket.result_refs)) == (0, [])
+    assert (without_ticket.jobs, list(without_ticket.result_refs)) == (1, [bundle.output_ref])
 
 
 @pytest.mark.parametrize(
