@@ -94,8 +94,9 @@ class Postgres(Section, frozen=True, kw_only=True):
     shared_buffers_mb: Annotated[int, Meta(ge=8, le=65_536)] = 64
     #: Connections that the embedded server accepts.
     max_connections: Annotated[int, Meta(ge=6, le=1000)] = 40
-    #: Connections that this process opens, to either kind of server.
-    pool_size: Annotated[int, Meta(ge=1, le=500)] = 8
+    #: Connections that this process opens, to either kind of server. Fewer than four and work waits for the janitor, a
+    #: transaction of tickets and a slow reader.
+    pool_size: Annotated[int, Meta(ge=4, le=500)] = 8
 
 
 class Redis(Section, frozen=True, kw_only=True):
