@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import asyncpg
@@ -18,14 +18,19 @@ from jobd.config import Config
 from jobd.errors import ServerDown
 from jobd.restart import RestartPolicy
 from jobd.services import links
+from jobd.store import postgres
 from jobd.store.postgres import Database, translated
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, eventually, new_database, new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from jobd.lifecycle.enqueue import NewJob
+
+LONG_S = links.ANSWER_S
+_I = TypeVar("_I")
+_T = TypeVar("_T")
 
 #: Starts again at once, but gives up as early as ever.
 QUICK = RestartPolicy(base_s=0.01, cap_s=0.05)
@@ -209,3 +214,54 @@ async def test_start_on_a_standby_waits_until_it_is_promoted(outside: servers.Ou
             tasks.start_soon(promote_later)
             async with Node(url, redis_url, Config()).running(QUICK) as node:
                 await do_one(node)
+
+
+@pytest.fixture(params=[1.0, pytest.param(links.ANSWER_S, marks=pytest.mark.slow)])
+def answer_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long the store waits for an answer: shortened, or as it is."""
+    for name in ("ANSWER_S", "WATCH_S"):
+        monkeypatch.setattr(links, name, getattr(links, name) * request.param / LONG_S)
+    monkeypatch.setattr(postgres, "CONNECT_S", request.param)
+    return float(request.param)
+
+
+@pytest.mark.timeout(180)
+async def test_server_that_hangs_is_left_and_nothing_is_lost_or_done_twice(
+    answer_s: float, outside: servers.Outside, far: Node
+) -> None:
+    acknowledged: list[NewJob] = []
+    finished: list[object] = []
+    is_over = anyio.Event()
+
+    async def submit_and_work() -> None:
+        while not is_over.is_set():
+            job = new_job()
+            await until_answered(far.engine.enqueue, job)
+            acknowledged.append(job)
+            held = await until_answered(far.claim, job)
+            finished.append(await until_answered(far.done, held))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(submit_and_work)
+        await anyio.sleep(0.2)
+        with outside.frozen():
+            await until_down(far)
+            await anyio.sleep(answer_s)
+        await until_all_up(far)
+        is_over.set()
+
+    assert far.supervisor.is_ready()
+    assert len(acknowledged) == len(finished)
+    there = await far.database.pool.fetch("SELECT id, status, attempt_no FROM jobs")
+    assert {row["id"] for row in there} == {job.id for job in acknowledged}
+    assert {(row["status"], row["attempt_no"]) for row in there} == {("done", 1)}
+
+
+async def until_answered(call: Callable[[_I], Awaitable[_T]], item: _I) -> _T:
+    """What a client does: the same again until somebody answers."""
+    while True:
+        try:
+            return await call(item)
+        except (ServerDown, OutcomeUnknown):
+            await anyio.sleep(0.1)
