@@ -35,7 +35,7 @@ from jobd.tasks.output import LogLines, Pipe, Results, Teller, last_document, pr
 from jobd.tasks.processes import Family, adopt_orphans, tasks_of_user
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.watchdog import Watchdog
-from jobd.tasks.workdir import Workdir, clear_leftovers
+from jobd.tasks.workdir import ATTEMPTS, Workdir, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ class CommandRunner:
     def __init__(self, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
         self._task = task
         self._watchdog = watchdog or Watchdog()
-        self._root = data_dir / "attempts"
+        self._root = data_dir / ATTEMPTS
         adopt_orphans()
         if ended := clear_leftovers(self._root):
             log.warning("ended %d processes of commands that a killed jobd had left running", ended)

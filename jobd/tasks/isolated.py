@@ -33,7 +33,7 @@ from jobd.tasks.oom import oom_kills
 from jobd.tasks.processes import DEATH_S, adopt_orphans
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.watchdog import Watchdog
-from jobd.tasks.workdir import clear_leftovers
+from jobd.tasks.workdir import ATTEMPTS, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class IsolatedRunner:
         self._name = name
         self._watchdog = watchdog or Watchdog()
         self._task = task
-        self._root = data_dir / "attempts"
+        self._root = data_dir / ATTEMPTS
         #: Those with nothing to do; the one that rested least is the next.
         self._idle: list[HandlerProcess] = []
         #: Those that were let go and have not been seen to be gone.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,15 @@ from jobd.tasks.declared import DECLARED
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import import_module, python_runner
 from jobd.tasks.watchdog import Watchdog
+from jobd.tasks.workdir import ATTEMPTS, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from jobd.tasks.declared import Declared
     from jobd.tasks.runner import Runner
+
+log = logging.getLogger(__name__)
 
 
 def with_declared_tasks(config: Config) -> Config:
@@ -73,6 +77,9 @@ def _is_configured(config: Config, name: str) -> bool:
 
 def make_runners(config: Config) -> dict[str, Runner]:
     """The runner of every task that slots of this process may meet; raises ConfigError for one that cannot be made."""
+    # Of a killed jobd with another configuration, too: this one may run no commands any more, or have no slots.
+    if ended := clear_leftovers(Path(config.data_dir) / ATTEMPTS):
+        log.warning("ended %d processes that a killed jobd had left running", ended)
     if not any(queue.slots for queue in config.queues.values()):
         return {}
     watchdog = Watchdog()

@@ -18,6 +18,8 @@ from jobd.tasks.marks import kill_marked
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: In the data directory: one folder for each attempt.
+ATTEMPTS = "attempts"
 RESULT_FILE = "result.json"
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from jobd.config import Config, Queue
 from jobd.tasks.command import CommandRunner
 from jobd.tasks.marks import MARK_VARIABLE, marked, new_mark
 from jobd.tasks.processes import Family
+from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.workdir import Workdir
 from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, room_for_descriptors, until
@@ -190,6 +192,19 @@ async def test_next_start_ends_what_a_killed_jobd_left(folder: Path) -> None:
     assert len(list(marked({mark}))) == 2, "nobody was there to end them"
 
     CommandRunner(command("act.py", "stdout", "{}"), folder)
+
+    assert attempts_in(folder) == []
+    await until(lambda: all(_is_dead(pid) for pid in marked({mark})))
+    bury(mark)
+
+
+@pytest.mark.parametrize("config", [{"queues": {"default": Queue(slots=0)}}, {"tasks": {}}], ids=["slots", "commands"])
+async def test_next_start_without_them_ends_what_a_killed_jobd_left(folder: Path, config: dict[str, Any]) -> None:
+    killed_jobd(folder)
+    (left,) = attempts_in(folder)
+    mark = int(left.name)
+
+    make_runners(Config(data_dir=str(folder), **config))
 
     assert attempts_in(folder) == []
     await until(lambda: all(_is_dead(pid) for pid in marked({mark})))
