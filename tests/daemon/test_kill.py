@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from jobd.services import embedded_valkey
+from tests.support import load
 from tests.support.daemon import READY_S, TOP, is_alive, poll
 from tests.support.http import Api
 
@@ -136,37 +137,50 @@ def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> N
     assert daemon.stop() == 0
 
 
-@pytest.mark.timeout(180)
-def test_random_kills_then_ready_again(jobd: Callable[..., Jobd]) -> None:
-    kill_cycles(jobd(), cycles=6, seed=random.randrange(1 << 30))
+@pytest.mark.timeout(240)
+def test_random_kills_then_ready_again_with_every_acknowledged_job(jobd: Callable[..., Jobd], folder: Path) -> None:
+    kill_cycles(under_load(jobd, folder), cycles=6, seed=random.randrange(1 << 30))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_fifty_random_kills_then_ready_again(jobd: Callable[..., Jobd]) -> None:
-    kill_cycles(jobd(), cycles=50, seed=random.randrange(1 << 30))
+@pytest.mark.timeout(900)
+def test_fifty_random_kills_then_ready_again_with_every_acknowledged_job(
+    jobd: Callable[..., Jobd], folder: Path
+) -> None:
+    kill_cycles(under_load(jobd, folder), cycles=50, seed=random.randrange(1 << 30))
+
+
+def under_load(jobd: Callable[..., Jobd], folder: Path) -> Jobd:
+    return jobd(None, *load.arguments(folder), **load.variables(folder))
 
 
 def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
-    """Start, kill a random victim at a random moment (often before it is ready), start again; ready every time."""
+    """Start, kill a random victim at a random moment (often before it is ready), start again; ready every time.
+
+    Jobs are submitted all the while. What was acknowledged is there in the end, done once, with its result.
+    """
     chance = random.Random(seed)
     started: set[int] = set()
-    for cycle in range(cycles):
-        victim = VICTIMS[cycle % len(VICTIMS)]
-        daemon.start(prepared=False)
-        if chance.random() < 0.5:
-            daemon.until_ready()
-        time.sleep(chance.random() * 0.8)  # the fault's moment, not a wait for anything
-        started |= daemon.processes()
-        _kill(daemon, victim)
-        if victim in ("postgres", "valkey"):
-            daemon.until_ready()
-            daemon.kill()
-        started |= daemon.processes()
+    with load.Load(daemon) as submitted:
+        for cycle in range(cycles):
+            victim = VICTIMS[cycle % len(VICTIMS)]
+            daemon.start(prepared=False)
+            if chance.random() < 0.5:
+                daemon.until_ready()
+            time.sleep(chance.random() * 0.8)  # the fault's moment, not a wait for anything
+            started |= daemon.processes()
+            _kill(daemon, victim)
+            if victim in ("postgres", "valkey"):
+                daemon.until_ready()
+                submitted.wait_for_more(30)
+                daemon.kill()
+            started |= daemon.processes()
 
-    daemon.start().until_ready()
+        daemon.start().until_ready()
     living = daemon.processes()
+    submitted.check()
 
+    assert len(submitted.acknowledged) >= cycles / 2, f"seed {seed}: nothing was submitted"
     assert daemon.stop() == 0, f"seed {seed}: {daemon.log()}"
     left = [pid for pid in started | living if is_alive(pid)]
     assert not left, f"seed {seed}"

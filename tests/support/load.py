@@ -1,0 +1,117 @@
+"""Clients that submit all the time, whatever happens to jobd, and what came of every job that was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from tests.support.daemon import TOP, poll
+from tests.support.http import Api
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.daemon import Jobd
+
+HANDLER = """
+import time
+def double(payload, ctx):
+    time.sleep(payload["n"] % 10 / 100)
+    return {"twice": payload["n"] * 2}
+"""
+#: A kill costs those that run an attempt; none of them shall run out of attempts.
+CONFIG = """
+[tasks.double]
+run = "python"
+handler = "doubling:double"
+max_attempts = 100
+"""
+PAUSE_S = 0.02
+#: After the faults, everything is to be done within this.
+DONE_S = 120.0
+OUTCOMES = """
+SELECT j.id::text, j.status::text, j.result::text,
+    (SELECT count(*) FROM jobd.attempts a WHERE a.job_id = j.id AND a.outcome = 'done') AS times
+FROM jobd.jobs j WHERE j.id = ANY ($1::uuid[])
+"""
+
+
+def arguments(folder: Path) -> tuple[str, ...]:
+    """What a jobd needs to run these jobs; `variables` besides."""
+    (folder / "doubling.py").write_text(HANDLER)
+    (folder / "jobd.toml").write_text(CONFIG)
+    return ("--config", str(folder / "jobd.toml"))
+
+
+def variables(folder: Path) -> dict[str, str]:
+    return {"PYTHONPATH": f"{TOP}:{folder}"}
+
+
+class Load:
+    """Submits one job after the other in a thread of its own; a submit without an answer is not repeated."""
+
+    def __init__(self, daemon: Jobd) -> None:
+        self._daemon = daemon
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._number = 0
+        #: The id of each job that was acknowledged, and the number in its payload.
+        self.acknowledged: dict[str, int] = {}
+        #: Statuses of answers that refused.
+        self.refused: list[int] = []
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.wait(PAUSE_S):
+            self._number += 1
+            try:
+                answer = Api(self._daemon.address)(
+                    "POST", "/v1/jobs", {"task": "double", "payload": {"n": self._number}}
+                )
+            except (OSError, KeyError, ValueError, http.client.HTTPException):  # it is not there, or just went
+                continue
+            if answer.status < 300:
+                self.acknowledged[answer.json["job_id"]] = self._number
+            else:
+                self.refused.append(answer.status)
+
+    def wait_for_more(self, timeout_s: float, more: int = 1) -> None:
+        """Until so many more are acknowledged than now."""
+        enough = len(self.acknowledged) + more
+        poll(lambda: len(self.acknowledged) >= enough, timeout_s, self._daemon.log)
+
+    def check(self) -> None:
+        """Every acknowledged job is there, done exactly once, with its own result."""
+        asyncio.run(self._check())
+
+    async def _check(self) -> None:
+        ids, deadline = list(self.acknowledged), time.monotonic() + DONE_S
+        connection = await asyncpg.connect(self._daemon.addresses["DATABASE_URL"])
+        try:
+            while True:
+                rows = {row["id"]: row for row in await connection.fetch(OUTCOMES, ids)}
+                assert set(rows) == set(ids), f"{len(set(ids) - set(rows))} of {len(ids)} acknowledged jobs are gone"
+                if all(row["status"] == "done" for row in rows.values()):
+                    break
+                assert time.monotonic() < deadline, {row["status"] for row in rows.values()}
+                await asyncio.sleep(0.1)
+        finally:
+            await connection.close()
+        wrong = [
+            (job, rows[job]["times"], rows[job]["result"])
+            for job, number in self.acknowledged.items()
+            if rows[job]["times"] != 1 or rows[job]["result"].replace(" ", "") != f'{{"twice":{number * 2}}}'
+        ]
+        assert wrong == []
