@@ -115,9 +115,13 @@ local function withdraw_unless_settled(id, stream, message, acks)
     withdrawn[stream][id] = message
 end
 
+-- nil if there is no stream of this name: nothing, or a key of another type.
 local function last_delivered(stream)
     local groups = redis.pcall('XINFO', 'GROUPS', stream)
-    for _, info in ipairs(groups.err and {} or groups) do
+    if groups.err then
+        return nil
+    end
+    for _, info in ipairs(groups) do
         local fields = {}
         for n = 1, #info, 2 do
             fields[info[n]] = info[n + 1]
@@ -141,7 +145,7 @@ end
 local function withdraw()
     for stream, messages in pairs(withdrawn) do
         local last, unknown = last_delivered(stream), false
-        for _, message in pairs(messages) do
+        for _, message in pairs(last and messages or {}) do
             if not message then
                 unknown = true
             elseif not is_in_foreign_hands(stream, message, last) then

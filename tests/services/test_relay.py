@@ -208,6 +208,18 @@ async def test_key_of_the_wrong_type_is_moved_aside(small: Node, key: str) -> No
     await eventually(small.outbox_is_empty)
 
 
+async def test_end_of_a_waiting_job_is_mirrored_though_its_stream_is_no_stream(small: Node) -> None:
+    job = await small.enqueue()
+    await eventually(small.outbox_is_empty)
+    await small.redis.delete("jobs:stream")
+    await small.redis.set("jobs:stream", "in the way")
+
+    await small.engine.cancel([job.id])
+
+    await eventually(small.outbox_is_empty)
+    assert (await small.hash_of(job.id))["status"] == "canceled"
+
+
 async def test_change_told_twice_changes_nothing(small: Node) -> None:
     job = await small.enqueue()
     claimed = await small.claim(job)
