@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 READ_OUTBOX = statement("read_outbox")
 FORGET_TOLD = statement("forget_told")
+READ_EPOCH = statement("read_epoch")
+RAISE_EPOCH = statement("raise_epoch")
 READ_LIVE_QUEUED = statement("read_live_queued")
 READ_LIVE_DELAYED = statement("read_live_delayed")
 READ_LIVE_RUNNING = statement("read_live_running")
@@ -79,6 +81,16 @@ async def read_outbox(connection: Connection, *, most: int, skip: Sequence[int] 
     """The changes of the oldest `most` commits, in their order, without those to skip."""
     rows = await fetch(connection, READ_OUTBOX, most, list(skip))
     return [Told(*row) for row in rows]
+
+
+async def read_epoch(connection: Connection) -> str:
+    """What a Redis shows that was filled from this database, and by nothing that it has lost."""
+    return str(await connection.fetchval(READ_EPOCH))
+
+
+async def raise_epoch(connection: Connection) -> str:
+    await connection.execute(RAISE_EPOCH)
+    return await read_epoch(connection)
 
 
 async def forget_told(connection: Connection, seqs: Sequence[int]) -> None:

@@ -23,6 +23,17 @@ CROSS JOIN LATERAL unnest(r.job_ids, r.versions, r.attempts, r.event_ns, r.strea
 LEFT JOIN jobs ON jobs.id = ANY (ARRAY[c.job_id])
 ORDER BY r.seq;
 
+-- name: read_epoch
+-- Which filling of Redis this database knows of. It also names the server and its timeline, and the table itself: after a
+-- failover or a restore Postgres may have gone back in time, and what Redis was told meanwhile is not to be believed.
+SELECT
+    installation.id::text || '/' || (SELECT system_identifier FROM pg_control_system()) || '.'
+    || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '.' || 'installation'::regclass::oid || '/' || epoch AS epoch
+FROM installation;
+
+-- name: raise_epoch
+UPDATE installation SET epoch = epoch + 1;
+
 -- name: forget_told
 -- Deletes what has been told. If a crash undoes this, it is told again, which changes nothing: so no wait for the disk.
 -- $1 seqs bigint[]

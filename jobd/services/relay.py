@@ -25,7 +25,7 @@ from redis.exceptions import ResponseError
 
 from jobd.job.history import LAST_EVENTS, last_events
 from jobd.lifecycle.events import ALL_PLACES_BYTES, Place, last_places, read_history
-from jobd.lifecycle.outbox import forget_told, live_jobs, read_outbox
+from jobd.lifecycle.outbox import forget_told, live_jobs, raise_epoch, read_epoch, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.services import wake
@@ -353,7 +353,7 @@ class Relay:
 
     async def _meet_redis(self, session: Connection) -> None:
         """At the start: go on if this is the Redis that Postgres knows, else start anew."""
-        self._epoch = await session.fetchval("SELECT id::text || '/' || epoch FROM installation")
+        self._epoch = await read_epoch(session)
         projector = Projector(self._transport.client)
         try:
             await projector.project(self._epoch, [])
@@ -365,9 +365,7 @@ class Relay:
 
     async def _start_anew(self, session: Connection) -> None:
         """A Redis that Postgres does not know: raise the epoch, make the streams, tell every live job."""
-        self._epoch = await session.fetchval(
-            "UPDATE installation SET epoch = epoch + 1 RETURNING id::text || '/' || epoch"
-        )
+        self._epoch = await raise_epoch(session)
         await self._forget(session)
         queues = list(self._offered)
         projector = Projector(self._transport.client)

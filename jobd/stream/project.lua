@@ -23,6 +23,8 @@
 -- ARGV[4]  what to say on the channel, or ""
 -- returns  { missing, unoffered }: jobs whose hash was not there to be changed, and jobs that have none to be offered with
 --
+-- A hash that was told in another epoch (`jobd_epoch`) counts as not there: a Postgres that went back in time, by a restore
+-- or a failover that lost commits, is right about a job though its version is lower.
 -- A change is applied only if its version is newer than the hash's, an event only if its cursor is larger than the last
 -- one's (`jobd_event`). `jobd_event_bytes` counts them: of a job that tells a lot Redis keeps the last ones. A key of the wrong type in the way is moved aside.
 
@@ -31,6 +33,7 @@ if redis.call('GET', KEYS[1]) ~= epoch then
     return 'EPOCH'
 end
 
+local TAG = string.sub(redis.sha1hex(epoch), 1, 8) -- the epoch, in every hash, in short
 local GROUP, OWN = 'workers', 'jobd-'
 local ENDS = { done = true, error = true, canceled = true }
 local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
@@ -168,12 +171,17 @@ local missing, unoffered = {}, {}
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
     local id, version, mode, fields, ttl_s, events, acks, dead, left = unpack(change)
     local key = 'job:' .. id
-    local known = unobstructed(key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message', 'jobd_event_bytes')
+    local known = unobstructed(
+        key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message', 'jobd_event_bytes', 'jobd_epoch'
+    )
     local seen, status, last = known[1], known[2], known[3]
+    if known[6] ~= TAG and mode ~= FORCED then
+        seen = false
+    end
     if not seen and mode ~= NEW and mode ~= WHOLE then
         missing[#missing + 1] = id
     elseif mode == EVENTS or mode == FORCED or not seen or tonumber(seen) < version then
-        if mode == WHOLE and not seen then
+        if not seen and (mode == WHOLE or known[1]) then
             redis.call('DEL', key .. ':events')
             status, last, known[5] = nil, nil, false
         end
@@ -193,6 +201,10 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
         if mode ~= EVENTS then
             fields[#fields + 1] = 'jobd_version'
             fields[#fields + 1] = version
+        end
+        if not seen then
+            fields[#fields + 1] = 'jobd_epoch'
+            fields[#fields + 1] = TAG
         end
         if #fields > 0 then
             redis.call('HSET', key, unpack(fields))
@@ -218,12 +230,18 @@ withdraw()
 for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
     local id, stream, task, payload, enqueue_id, version, created_ts, ttl_s = unpack(offer)
     local key, mark = 'job:' .. id, epoch .. '/' .. enqueue_id
-    local known = unobstructed(key, 'HMGET', key, 'jobd_offered', 'jobd_version')
+    local known = unobstructed(key, 'HMGET', key, 'jobd_offered', 'jobd_version', 'jobd_epoch')
+    if known[2] and known[3] ~= TAG then
+        known[2] = false
+        if created_ts ~= '' then
+            redis.call('DEL', key .. ':events')
+        end
+    end
     if not known[2] and created_ts ~= '' then
         redis.call(
             'HSET', key, 'job_id', id, 'task', task, 'payload', payload, 'status', 'queued', 'created_ts', created_ts,
             'updated_ts', created_ts, 'ttl_s', ttl_s, 'result', '', 'error', '', 'jobd_version', version,
-            'jobd_event', '0-1'
+            'jobd_event', '0-1', 'jobd_epoch', TAG
         )
         add_event(key .. ':events', { 0, 1, 'queued', created_ts, 'gateway.enqueue', '{}' })
         redis.call('EXPIRE', key, ttl_s)

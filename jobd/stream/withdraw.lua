@@ -37,11 +37,15 @@ local function take_back(entry)
     end
 end
 
-local function adopt(entry)
+-- A raw worker writes the hash itself, and nobody has told Postgres yet: it is believed in the new epoch.
+local function adopt(entry, is_raw)
     local fields = as_table(entry[2])
     if fields['job_id'] then
         local key, mark = 'job:' .. fields['job_id'], epoch .. '/' .. (fields['enqueue_id'] or '1')
         redis.pcall('HSET', key, 'jobd_offered', mark, 'jobd_message', entry[1])
+        if is_raw then
+            redis.pcall('HSET', key, 'jobd_epoch', string.sub(redis.sha1hex(epoch), 1, 8))
+        end
         if redis.call('TTL', key) == -1 then
             redis.call('EXPIRE', key, KEPT_S)
         end
@@ -61,8 +65,9 @@ if epoch ~= '' then
     end
     for _, entry in ipairs(redis.call('XRANGE', stream, '-', last)) do
         -- A raw worker acknowledges and leaves the message; nobody else does, but for a jobd that was killed just then.
-        if has_raw_workers or redis.call('XPENDING', stream, group, entry[1], entry[1], 1)[1] then
-            adopt(entry)
+        local pending = redis.call('XPENDING', stream, group, entry[1], entry[1], 1)[1]
+        if has_raw_workers or pending then
+            adopt(entry, not pending or string.sub(pending[2], 1, #prefix) ~= prefix)
         else
             take_back(entry)
         end

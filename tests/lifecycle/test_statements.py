@@ -63,6 +63,8 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "outbox_depth": (OutboxDepth, ""),
     "note_raw_workers": None,
     "pause_queue": None,
+    "raise_epoch": None,
+    "read_epoch": (None, "epoch"),
     "point_keys": None,
     "poll_claim_jobs": (ClaimRow, ""),
     "promote_due": (None, "job_id queue"),

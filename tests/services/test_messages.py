@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 
 from jobd.config import Config, Leases
 from jobd.config import Relay as Settings
+from jobd.lifecycle.outbox import read_epoch
 from jobd.lifecycle.read import pause_queue
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database
@@ -48,6 +50,11 @@ async def read_raw(node: Node, consumer: str = "raw-1", count: int = 1) -> list[
 
 async def look_elsewhere(session: object) -> None:
     """In place of a look at raw workers."""
+
+
+async def status_of(node: Node, job: NewJob) -> str:
+    status: str = await node.database.pool.fetchval("SELECT status FROM jobs WHERE id = $1", job.id)
+    return status
 
 
 async def epoch_of(node: Node) -> str:
@@ -102,6 +109,136 @@ async def test_message_in_the_hands_of_a_worker_is_not_offered_again_after_a_los
     assert [entry["message_id"] for entry in await small.redis.xpending_range(STREAM, GROUP, "-", "+", 9)] == [
         message_id
     ]
+
+
+# -- a Postgres that went back in time -----------------------------------------------------------------------------
+
+
+async def go_back(node: Node, job: NewJob) -> None:
+    """As a restore or a failover does that lost what happened to the job since it was accepted."""
+    async with node.database.pool.acquire() as connection, connection.transaction():
+        for table in ("attempts", "event_log"):
+            await connection.execute(f"DELETE FROM {table} WHERE job_id = $1", job.id)
+        await connection.execute("DELETE FROM leases WHERE resource_id = $1", job.id)
+        await connection.execute("DELETE FROM jobs WHERE id = $1", job.id)
+        await connection.execute(
+            """INSERT INTO jobs (id, task, queue, payload, run_after, order_at, max_attempts, timeout_s, ttl_s,
+                created_at, updated_at) SELECT $1, 'chat', 'default', '{}', now(), now(), 3, 60, 600, now(), now()""",
+            job.id,
+        )
+        await connection.execute("INSERT INTO queue_counts (queue, shard, queued, done) VALUES ('default', 99, 1, -1)")
+
+
+async def test_redis_follows_a_postgres_that_went_back(small: Node) -> None:
+    job = await small.enqueue()
+    (lost,) = await small.dispatcher.take(("default",), "test", 1)
+    await small.done(lost, '{"by": "a run that was lost"}')
+    await eventually(small.outbox_is_empty)
+    before = await epoch_of(small)
+    await go_back(small, job)
+    await small.redis.delete("jobd:epoch")
+    small.bell.ring()
+
+    (got,) = await small.dispatcher.take(("default",), "test", 1)
+    while_running = await until_in_epoch_after(small, before, job)
+    await small.done(got, '{"by": "the run that counts"}')
+
+    async def is_told() -> bool:
+        found = await small.hash_of(job.id)
+        return (found["status"], found["result"]) == ("done", '{"by": "the run that counts"}')
+
+    await eventually(is_told)
+    assert while_running["result"] == ""
+    assert [fields["type"] for _, fields in await small.events_of(job.id)] == ["queued", "running", "done"]
+
+
+async def until_in_epoch_after(node: Node, before: str, job: NewJob) -> dict[str, str]:
+    """The hash as soon as the relay has told it in a later epoch."""
+    await node.enqueue(queue="default", delay_s=3600)  # something to tell, or the relay would not look
+
+    async def is_told() -> bool:
+        later = await epoch_of(node) not in (None, before)
+        return later and (await node.hash_of(job.id))["status"] == "running"
+
+    await eventually(is_told)
+    return await node.hash_of(job.id)
+
+
+async def test_stale_end_of_a_raw_worker_is_not_carried_into_the_attempt_after_it(small: Node) -> None:
+    job = await small.enqueue()
+    await eventually(lambda: are_offered(small, job))
+    await read_raw(small)
+    await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": '{"by": "a run that was lost"}'})
+
+    async def is_done() -> bool:
+        return await status_of(small, job) == "done"
+
+    await eventually(is_done)
+    await eventually(small.outbox_is_empty)
+    await go_back(small, job)
+    await small.redis.delete("jobd:epoch")
+    late = await small.enqueue()
+    await eventually(lambda: are_offered(small, job, late))
+
+    await read_raw(small, count=2)
+
+    async def is_met() -> bool:
+        return await status_of(small, job) != "queued"
+
+    await eventually(is_met)
+    await small.raw_workers._look_at_hashes()
+    assert await status_of(small, job) == "running"
+    assert (await small.hash_of(job.id))["status"] == "queued"
+
+
+async def test_end_of_a_raw_worker_that_jobd_has_not_seen_survives_a_new_epoch(
+    small: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await small.enqueue()
+    await eventually(lambda: are_offered(small, job))
+    look, before = small.raw_workers.run_once, await epoch_of(small)
+    monkeypatch.setattr(small.raw_workers, "run_once", look_elsewhere)
+    (message_id,) = await read_raw(small)
+    await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": '{"by": "raw"}'})
+    await small.redis.xack(STREAM, GROUP, message_id)
+
+    await small.redis.delete("jobd:epoch")
+    await small.enqueue()
+
+    async def is_later() -> bool:
+        return await epoch_of(small) not in (None, before) and await small.outbox_is_empty()
+
+    await eventually(is_later)
+    monkeypatch.setattr(small.raw_workers, "run_once", look)
+
+    async def is_done() -> bool:
+        query = "SELECT status = 'done' AND result->>'by' = 'raw' FROM jobs WHERE id = $1"
+        return bool(await small.database.pool.fetchval(query, job.id))
+
+    await eventually(is_done)
+
+
+async def test_epoch_is_another_after_a_failover(folder: Path) -> None:
+    """A standby that was promoted goes on along a timeline of its own, and may lack commits."""
+    with servers.postgres(folder) as url:
+        before = await _epoch_in(url)
+    with servers.postgres(folder, standby=True) as url:
+        connection = await asyncpg.connect(url.replace("jobd@/jobd", "postgres@/postgres"))
+        await connection.execute("SELECT pg_promote()")
+        await connection.close()
+
+        after = await _epoch_in(url)
+
+    assert before != after
+    assert before.split("/")[0] == after.split("/")[0]
+
+
+async def _epoch_in(url: str) -> str:
+    connection = await asyncpg.connect(url, server_settings={"search_path": "jobd"})
+    try:
+        return await read_epoch(connection)
+    finally:
+        await connection.close()
 
 
 # -- jobs that end or start without their message ----------------------------------------------------------------------
