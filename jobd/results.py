@@ -1,13 +1,14 @@
 """Results that are too large for their row: one file each, which is whole or not there at all.
 
-    results/                              0700
-        installation                      whose rows the files belong to
-        ab/<job id>-<32 hex digits>.json  0600
+    results/                                     0700
+        installation                             whose rows the files belong to
+        ab/<job id>-<32 hex digits>@<node>.json  0600
 
 - A file is written, fsynced and renamed before the commit that names it in `result_ref`, so no row ever points to a
   missing or half file. What a crash or a refusal leaves is a file without a row; the janitor sweeps those.
 - The name is made from the holder's lease token and the text. Reports that differ in either have different files, so
-  one that is refused cannot touch the file of the one that counted, and the same one sent again writes the same.
+  one that is refused cannot touch the file of the one that counted, and the same one sent again writes the same. It
+  ends with the node that has the file, so that any other can say which one to ask. (Names from before do not.)
 - What the database says is a path is opened only if it looks like one of ours, and through no link.
 
 A large result costs several times its size in memory while it is read and written: two at a time, in threads.
@@ -21,6 +22,7 @@ import logging
 import os
 import re
 import secrets
+import socket
 import stat
 import threading
 import time
@@ -48,7 +50,8 @@ AT_ONCE = 2
 FRESH_S = 3600.0
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAME = re.compile(rf"({_UUID})-[0-9a-f]{{32}}\.json")
+_NODE = re.compile(r"[a-z0-9-]{1,64}")
+_NAME = re.compile(rf"({_UUID})-[0-9a-f]{{32}}(?:@{_NODE.pattern})?\.json")
 _TEMPORARY = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{8}}")
 _REF = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/({_NAME.pattern}|{_TEMPORARY.pattern})")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -64,6 +67,11 @@ class ResultLost(JobdError):
     """There is no such file here, though a row says so."""
 
     code = "result_lost"
+
+    def __init__(self, message: str, node: str | None = None) -> None:
+        super().__init__(message)
+        #: The other node that has it, if there is one.
+        self.node = node
 
 
 class Holder(Protocol):
@@ -95,6 +103,7 @@ class Results:
         self.limiter = anyio.CapacityLimiter(AT_ONCE)
         #: What was written here not long ago, and when; the oldest first.
         self._fresh: dict[str, float] = {}
+        self._node = _node_of(data_dir)
         self._lock = threading.Lock()
 
     # -- writing -----------------------------------------------------------------------------------------------
@@ -112,7 +121,7 @@ class Results:
         digest = hashlib.sha256(job.lease_token.bytes)
         digest.update(result)
         folder, rest = digest.hexdigest()[:2], digest.hexdigest()[2:34]
-        name = f"{job.job_id}-{rest}.json"
+        name = f"{job.job_id}-{rest}@{self._node}.json"
         ref = f"{FOLDER}/{folder}/{name}"
         self._mark_fresh(ref)
         try:
@@ -149,7 +158,10 @@ class Results:
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                 file = os.fdopen(os.open(named[2], flags, dir_fd=folder), "rb", buffering=0)
         except OSError as error:
-            raise ResultLost(f"its file {ref} cannot be read on this node: {error.strerror}") from error
+            node = ref.rpartition("@")[2].removesuffix(".json") if "@" in ref else None
+            if node == self._node:
+                node = None
+            raise ResultLost(f"its file {ref} cannot be read on this node: {error.strerror}", node) from error
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode):
             file.close()
@@ -218,6 +230,12 @@ class Results:
         except OSError as error:
             log.warning("%s cannot be read: %s", marker, error.strerror)
             return False
+
+
+def _node_of(data_dir: Path) -> str:
+    """The host, for people, and its folder, since several nodes may share a host."""
+    host = re.sub("[^a-z0-9]+", "-", socket.gethostname().lower())[:40]
+    return f"{host}-{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]}"
 
 
 class _Folder:

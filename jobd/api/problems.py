@@ -43,6 +43,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str
     #: Which item of a batch it is about, counted from 0.
     index: int | None = None
+    #: Of an answer that another node has: which one.
+    node: str | None = None
     #: To find it in the log; also the header X-Request-Id.
     request_id: str = ""
 
@@ -105,6 +107,7 @@ CATALOGUE: dict[str, Kind] = {
         422, "A number is out of the range of a double or has hundreds of digits; send it as a string."
     ),
     "queue_full": Kind(429, "Too many jobs wait in the queue; come again after Retry-After seconds."),
+    "result_elsewhere": Kind(503, "The result is in a file of another node, which `node` names; ask that one."),
     "result_lost": Kind(410, "The job is done, but the file with its result is not on this node; see the detail."),
     "result_not_kept": Kind(
         503, "The disk does not take the result; the job is still held: send it again after Retry-After, or fail."
@@ -155,16 +158,29 @@ class ApiError(Exception):
     """Answered as a problem document; the status follows from the code."""
 
     def __init__(
-        self, code: str, detail: str, *, headers: Mapping[str, str] | None = None, index: int | None = None
+        self,
+        code: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        index: int | None = None,
+        node: str | None = None,
     ) -> None:
         super().__init__(f"{code}: {detail}")
         self.code = code
         self.detail = detail
         self.headers = headers
         self.index = index
+        self.node = node
 
 
-def problem(code: str, detail: str, headers: Mapping[str, str] | None = None, index: int | None = None) -> Response:
+def problem(
+    code: str,
+    detail: str,
+    headers: Mapping[str, str] | None = None,
+    index: int | None = None,
+    node: str | None = None,
+) -> Response:
     status = CATALOGUE[code].status
     body = Problem(
         type=f"/problems#{code}",
@@ -173,6 +189,7 @@ def problem(code: str, detail: str, headers: Mapping[str, str] | None = None, in
         code=code,
         detail=detail,
         index=index,
+        node=node,
         request_id=REQUEST_ID.get(),
     )
     return Response(msgspec.json.encode(body), status_code=status, media_type=MEDIA_TYPE, headers=headers)
@@ -181,7 +198,7 @@ def problem(code: str, detail: str, headers: Mapping[str, str] | None = None, in
 def problem_of(error: Exception, what: str) -> Response:
     """The answer to a request that ended with this error; `what` names the request in the log."""
     if isinstance(error, ApiError):
-        return problem(error.code, error.detail, error.headers, error.index)
+        return problem(error.code, error.detail, error.headers, error.index, error.node)
     if isinstance(error, BadPayload | TicketRefused):
         return problem(error.code, str(error))
     if isinstance(error, (ServerDown, Closed, OutcomeUnknown, QueueFull, TimeoutError)):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 256 * 1024
 #: How long a reader may leave what was sent to it.
 WRITE_S = 30.0
+#: When to ask again for a result that another node has: behind a load balancer the next call may reach that node.
+ELSEWHERE_S = 1
 
 
 class FileAnswer:
@@ -68,10 +70,17 @@ async def get_result(call: Call) -> Any:
         try:
             return FileAnswer(await call.services.results.open(job.result_ref))
         except ResultLost as error:
+            if error.node is not None:
+                raise ApiError(
+                    "result_elsewhere",
+                    f"the result of job {job_id} is on node {error.node}, not on this one; ask that node, or again"
+                    " behind a load balancer, or keep data_dir/results on a disk that all nodes share",
+                    headers={"Retry-After": str(ELSEWHERE_S)},
+                    node=error.node,
+                ) from None
             raise ApiError(
                 "result_lost",
-                f"job {job_id} is done, but {error}; with several nodes, ask the one that took the result, or keep"
-                " data_dir/results on a disk that they share",
+                f"job {job_id} is done, but {error}",
             ) from None
     if job.result is None:
         raise ApiError("no_result", f"job {job_id} is {job.status} and has no result")
@@ -82,7 +91,7 @@ ENDPOINTS = (
     Endpoint(
         *("GET", "/v1/jobs/{id}/result", "client", get_result, "Read the result of a job, however large"),
         {200: Raw},
-        problems=(*MISSING, "invalid", "no_result", "result_lost"),
+        problems=(*MISSING, "invalid", "no_result", "result_elsewhere", "result_lost"),
         parameters=(JOB_ID,),
     ),
 )

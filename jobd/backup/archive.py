@@ -37,7 +37,9 @@ MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 BLOCK = 1 << 20
 _DATABASE = re.compile(r"database/\d{6,}")
-_RESULT = re.compile(r"results/[0-9a-f]{2}/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{32}\.json")
+_RESULT = re.compile(
+    r"results/[0-9a-f]{2}/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{32}(@[a-z0-9-]{1,64})?\.json"
+)
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
