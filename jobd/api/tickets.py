@@ -147,7 +147,7 @@ ENDPOINTS = (
     Endpoint(
         *("POST", "/v1/tickets", "client", create_ticket, "Write a ticket; it waits for an approval"),
         {201: wire.Ticket},
-        (*DRAFT_PROBLEMS, "disk_low", "bad_idempotency_key", "idempotency_mismatch", "gone_ticket"),
+        (*DRAFT_PROBLEMS, "disk_low", "bad_idempotency_key", "idempotency_mismatch", "key_busy", "gone_ticket"),
         wire.CreateTicket,
         (KEY,),
         headers={"Location": "Where the ticket can be read."},

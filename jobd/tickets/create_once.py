@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import asyncpg
+
 from jobd.ids import new_id
 from jobd.lifecycle.enqueue import TAKE_KEYS
 from jobd.store.postgres import fetch
@@ -16,10 +18,16 @@ from jobd.tickets.errors import TicketRefused
 from jobd.tickets.read import read_ticket
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from jobd.config import Config
     from jobd.lifecycle.enqueue import IdempotencyKey
-    from jobd.store.postgres import Database
+    from jobd.store.postgres import Connection, Database
     from jobd.wire import tickets as wire
+
+
+#: How long to wait for another request with the same key.
+KEY_WAIT_MS = 5_000
 
 
 async def create_once(
@@ -28,9 +36,7 @@ async def create_once(
     """The ticket that the key stands for, written now if there is none; raises TicketRefused."""
     ticket_id = new_id()
     async with database.pool.acquire() as connection, connection.transaction():
-        (row,) = await fetch(
-            connection, TAKE_KEYS, [key.principal], [key.key], [ticket_id], [key.body_hash], [key.life_s], None
-        )
+        row = await _book(connection, ticket_id, key)
         if row["body_hash"] != key.body_hash:
             raise TicketRefused(
                 "idempotency_mismatch",
@@ -39,3 +45,15 @@ async def create_once(
         if row["job_id"] != ticket_id:
             return await read_ticket(connection, row["job_id"])
         return await create(connection, asked, created_by=created_by, config=config, ticket_id=ticket_id)
+
+
+async def _book(connection: Connection, ticket_id: UUID, key: IdempotencyKey) -> asyncpg.Record:
+    columns = [key.principal], [key.key], [ticket_id], [key.body_hash], [key.life_s]
+    try:
+        (row,) = await fetch(connection, TAKE_KEYS, *columns, None, str(KEY_WAIT_MS))
+    except asyncpg.LockNotAvailableError:
+        raise TicketRefused(
+            "key_busy",
+            "another request with this Idempotency-Key is under way, or died on another node; send it again soon",
+        ) from None
+    return row

@@ -7,6 +7,7 @@ version_moved         the ticket has changed since the version that the decision
 not_new               only a NEW ticket can be edited
 no_sign_off           no sign-off is waited for
 four_eyes             an author may not decide this alone
+key_busy              another request with the same idempotency key is under way
 unknown_task          the task is not configured
 unknown_gate          a gate names a command that is not configured
 bad_schema            the schema of a gate does not compile

@@ -6,6 +6,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from jobd.ids import new_id
+from jobd.lifecycle.enqueue import IdempotencyKey
+from jobd.tickets import create_once as module
 from jobd.tickets.create import create
 from jobd.tickets.read import read_ticket
 from jobd.wire.tickets import CreateTicket
@@ -100,3 +103,25 @@ def test_a_request_that_makes_no_sense_is_not_decoded(fields: dict[str, Any]) ->
 
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(body, type=CreateTicket)
+
+
+async def test_ticket_whose_key_another_request_holds_is_refused_for_a_moment(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "KEY_WAIT_MS", 50)
+    key = IdempotencyKey("ann", f"key-{new_id()}", b"hash", 600)
+    async with db.pool.acquire() as other, other.transaction():
+        first = await other.fetchval(
+            "INSERT INTO idempotency_keys (principal, key, job_id, body_hash, expires_at)"
+            " VALUES ('ann', $1, $2, 'x', now()) RETURNING key",
+            key.key,
+            new_id(),
+        )
+
+        busy = await code_of(module.create_once(db, asked(), key, created_by="ann", config=CONFIG))
+        await other.execute("DELETE FROM idempotency_keys WHERE key = $1", first)
+    free = await module.create_once(db, asked(), key, created_by="ann", config=CONFIG)
+    again = await module.create_once(db, asked(), key, created_by="ann", config=CONFIG)
+
+    assert busy == "key_busy"
+    assert again == free
