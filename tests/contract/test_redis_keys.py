@@ -37,7 +37,9 @@ async def test_queued_job_is_a_hash_of_strings_with_json_in_three_fields(node: N
         "jobd_version",
         "jobd_offered",
         "jobd_event",
+        "jobd_event_bytes",
         "jobd_message",
+        "jobd_epoch",
     }
     assert found["job_id"] == str(job.id)
     assert found["task"] == "chat"
