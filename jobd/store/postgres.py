@@ -189,7 +189,7 @@ def translated(url: str, *, strict: bool = False) -> Iterator[None]:
         yield
     except UNFIT as error:
         unfit = ServerRefused if strict else ServerDown
-        raise unfit(f"{where}: {error}; check user, password and database") from error
+        raise unfit(f"{where}: {_said(error)}; check user, password and database") from error
     except NOT_NOW as error:
         raise ServerDown(f"{where} cannot do it now ({_said(error)})") from error
     except (*AWAY, asyncpg.InterfaceError) as error:
@@ -210,7 +210,8 @@ def is_broken_line(error: Exception) -> bool:
 
 
 def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    """In one line, without Postgres' DETAIL and HINT."""
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 async def check_writable(connection: Connection, url: str) -> None:

@@ -128,6 +128,16 @@ async def test_every_call_on_a_session_that_was_cut_says_that_the_server_is_away
             await anyio.sleep(0.02)
 
 
+async def test_what_postgres_says_is_told_in_one_line_without_details(admin: asyncpg.Connection[Any]) -> None:
+    with pytest.raises(ServerDown, match="no room") as told, translated("postgresql://h/db"):
+        await admin.execute(
+            "DO $$ BEGIN RAISE 'no room' USING ERRCODE = '53100', DETAIL = 'row (canary)', HINT = 'free some'; END $$"
+        )
+
+    assert "\n" not in str(told.value)
+    assert "canary" not in str(told.value)
+
+
 async def test_lines_that_are_cut_again_and_again_end_nothing(
     shared_postgres: str, folder: Path, admin: asyncpg.Connection[Any]
 ) -> None:
