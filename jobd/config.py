@@ -160,7 +160,9 @@ class Limits(Section, frozen=True, kw_only=True):
     result_bytes: Annotated[int, Meta(ge=1, le=64_000_000, extra=RELOAD)] = 64_000_000
     #: Larger results go to a file under `data_dir`, and the row names it.
     inline_result_bytes: Annotated[int, Meta(ge=1, le=1024 * 1024, extra=RELOAD)] = 65_536
-    #: Free space of `data_dir` in MB below which no new jobs are taken. 0: never look.
+    #: Events that a job may tell, in MB, its attempts together; more are dropped, and one event says how many.
+    job_events_mb: Annotated[int, Meta(ge=1, le=1_000_000, extra=RELOAD)] = 100
+    #: Free space of `data_dir` in MB below which no new jobs are taken, nor log lines and tokens kept. 0: never look.
     min_free_mb: Annotated[int, Meta(ge=0, le=10_000_000, extra=RELOAD)] = 100
     #: Waiting jobs in a queue before enqueue answers 429.
     max_queued: Annotated[int, Meta(ge=1, le=10_000_000, extra=RELOAD)] = 100_000

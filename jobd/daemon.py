@@ -148,6 +148,8 @@ class Daemon:
         engine = Engine(database, lambda: self._config, on_commit)
         leases = LeaseKeeper(engine, lambda: self._config)
         engine.on_cancel_requested = leases.cancel
+        disk = Disk(data_dir.free_bytes, lambda: self._config)
+        engine.is_disk_low = disk.is_low
         reaper = Reaper(database, lambda: self._config, on_commit, self._owners)
         dispatcher = Dispatcher(engine, database, transport, self._incarnation, lambda: self._config)
         doorkeeper = Doorkeeper(lambda: self._config, is_loopback=is_loopback(listener))
@@ -167,7 +169,7 @@ class Daemon:
             mirror=KeyMirror(transport),
             doorkeeper=doorkeeper,
             tailer=tailer,
-            disk=Disk(data_dir.free_bytes, lambda: self._config),
+            disk=disk,
             storm=Storm(),
             results=results,
             tickets=desk,

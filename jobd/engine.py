@@ -82,6 +82,8 @@ class Engine:
         self._on_commit = on_commit
         #: Called for every running job that is to be canceled: its holder may be in this very process.
         self.on_cancel_requested: Callable[[UUID], None] = lambda _: None
+        #: Whether the disk has less free space than `limits.min_free_mb`.
+        self.is_disk_low: Callable[[], bool] = lambda: False
         self._batchers: list[Batcher[Any, Any]] = []
         self._make_batchers()
 
@@ -151,6 +153,9 @@ class Engine:
 
     async def tell_many(self, tellings: Sequence[Telling]) -> list[events.Answer | Exception]:
         return await self._tellings.submit_many(tellings)
+
+    def events_limit(self) -> events.Limit:
+        return events.Limit(self._config().limits.job_events_mb << 20, self.is_disk_low())
 
     async def cancel(self, job_ids: Sequence[UUID]) -> list[CancelAnswer]:
         """Cancel, which may be asked for any number of times."""
@@ -287,7 +292,7 @@ class Engine:
         return await fail(database.pool, reports, policy=retry_policy(config), task_policies=retry_policies(config))
 
     async def _flush_tellings(self, tellings: Sequence[Telling]) -> Sequence[events.Answer]:
-        return await events.append_events((await self._open()).pool, tellings)
+        return await events.append_events((await self._open()).pool, tellings, limit=self.events_limit())
 
     async def _flush_releases(self, holders: Sequence[Held]) -> Sequence[Requeued | Canceled | Refusal]:
         return await release((await self._open()).pool, holders)

@@ -1,4 +1,4 @@
-"""Refuses new jobs while the disk is nearly full: what is left is for finishing those that are there."""
+"""Whether the disk is nearly full. New jobs are refused then: what is left is for finishing those that are there."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ class Disk:
         self._next_look = 0.0
         self._free = 0
 
-    def check(self) -> None:
-        if time.monotonic() >= self._next_look:
+    def is_low(self) -> bool:
+        floor_mb = self._config().limits.min_free_mb
+        if floor_mb and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_S
             self._free = self._free_bytes()
-        floor_mb = self._config().limits.min_free_mb
-        if self._free < floor_mb << 20:
+        return self._free < floor_mb << 20
+
+    def check(self) -> None:
+        if self.is_low():
+            floor_mb = self._config().limits.min_free_mb
             raise ApiError(
                 "disk_low",
                 f"{self._free >> 20} MB are free where jobs are kept, and limits.min_free_mb is {floor_mb};"

@@ -27,6 +27,8 @@ TOLD_BEFORE = statement("told_before")
 
 #: Events of one chunk at most; it bounds how far back a reader's place is looked for.
 CHUNK_EVENTS = 200
+#: Types of events that can be done without when there is too much of them.
+DROPPED_FIRST = frozenset({"log", "token"})
 #: Bytes of events after which a chunk takes no more: whoever reads takes whole chunks.
 CHUNK_BYTES = 256 * 1024
 #: Chunks of a job that one look brings at most, and the bytes after which it brings no other.
@@ -71,14 +73,35 @@ class Place(msgspec.Struct, frozen=True):
     after: Cursor
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """How much is kept. What is not is counted in a `dropped` event."""
+
+    #: Bytes that a job has told, after which nothing more of it is kept.
+    job_bytes: int = (1 << 62) - 1
+    #: Log lines and tokens are dropped, for want of space on the disk.
+    is_disk_low: bool = False
+
+    def drops(self, event: Told) -> bool:
+        return self.is_disk_low and event.type in DROPPED_FIRST
+
+
+UNLIMITED = Limit()
+
+
 async def append_events(
-    connection: Connection, tellings: Sequence[Telling], *, seen: bool = False, now: datetime | None = None
+    connection: Connection,
+    tellings: Sequence[Telling],
+    *,
+    limit: Limit = UNLIMITED,
+    seen: bool = False,
+    now: datetime | None = None,
 ) -> list[Answer]:
     """Keep them; the answers are in their order. Tellings of one job are joined, as long as a chunk allows."""
     answers: dict[int, Answer] = {}
     for groups in _rounds(tellings):
         firsts = [tellings[group[0]] for group in groups]
-        chunks = [[event for n in group for event in tellings[n].events] for group in groups]
+        told = [[event for n in group for event in tellings[n].events] for group in groups]
+        chunks = [[event for event in events if not limit.drops(event)] for events in told]
         rows = await fetch(
             connection,
             APPEND_EVENTS,
@@ -89,6 +112,8 @@ async def append_events(
             [telling.told_n for telling in firsts],
             "seen" if seen else "events",
             now,
+            [len(events) for events in told],
+            limit.job_bytes,
         )
         for row in rows:
             kept = Kept(Cursor(row["attempt_no"], row["last_n"]))

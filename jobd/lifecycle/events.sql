@@ -3,28 +3,83 @@
 -- name: append_events
 -- Keeps what holders tell, one chunk for each job, numbered on from what its attempt has told before. A job without a row
 -- back is not this holder's any more, or was told the same before; nothing is kept then.
--- $1 job_ids uuid[] (in order, each once), $2 lease_tokens uuid[], $3 how many events int[], $4 chunks text[] (JSON arrays),
--- $5 how many the holder told before int[] (null: it does not count), $6 event text ('events', or 'seen' if Redis has them
--- already), $7 now timestamptz or null (tests only)
+-- Of a job that has told more bytes than it may, nothing more is kept. What is not kept is counted in one `dropped` event:
+-- the last one of the attempt, as long as nothing was kept after it, else a new one.
+-- $1 job_ids uuid[] (in order, each once), $2 lease_tokens uuid[], $3 how many events to keep int[], $4 chunks text[] (JSON
+-- arrays of those), $5 how many the holder told before int[] (null: it does not count), $6 event text ('events', or 'seen'
+-- if Redis has them already), $7 now timestamptz or null (tests only), $8 how many were told now int[], $9 most bytes of a
+-- job bigint
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[]) WITH ORDINALITY
-        AS a (job_id, lease_token, number, chunk, told_n, n)
+    SELECT
+        *, octet_length(chunk) AS size
+    FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $8::integer[]) WITH ORDINALITY
+        AS a (job_id, lease_token, number, chunk, told_n, told, n)
 ),
 numbered AS (
-    UPDATE leases l SET event_n = l.event_n + a.number, told_n = l.told_n + a.number FROM asked a
+    UPDATE leases l SET
+        told_n = l.told_n + a.told,
+        -- Counted from the job's earlier attempts on; their bytes are looked up once in an attempt.
+        event_bytes = a.size + coalesce(
+            l.event_bytes, (SELECT coalesce(sum(e.size), 0) FROM event_log e WHERE e.job_id = l.resource_id)
+        ),
+        event_n = l.event_n + CASE
+            WHEN a.number > 0 AND coalesce(l.event_bytes, 0) < $9::bigint THEN a.number + (a.number < a.told)::integer
+            WHEN EXISTS (
+                SELECT FROM event_log e
+                WHERE e.job_id = l.resource_id AND e.attempt_no = l.attempt_no AND e.first_n > l.event_n - 200
+                    AND e.last_n = l.event_n AND e.events -> -1 ->> 'type' = 'dropped'
+            ) THEN 0
+            ELSE 1
+        END
+    FROM asked a
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_no IS NOT NULL
         AND l.told_n = coalesce(a.told_n, l.told_n)
-    RETURNING a.n, l.resource_id, l.attempt_no, l.event_n - a.number + 1 AS first_n, l.event_n AS last_n, a.chunk
+    RETURNING
+        a.n, l.resource_id, l.attempt_no, l.event_n AS last_n, a.chunk, a.number, a.told,
+        -- As above, seen from behind: of the first telling of an attempt nothing had been counted.
+        a.number = 0 OR (l.told_n > a.told AND l.event_bytes - a.size >= $9::bigint) AS none_kept,
+        (l.told_n > a.told AND l.event_bytes - a.size >= $9::bigint) AS is_over
+),
+sorted AS (
+    SELECT
+        *, none_kept AND EXISTS (
+            SELECT FROM event_log e
+            WHERE e.job_id = resource_id AND e.attempt_no = numbered.attempt_no AND e.first_n > numbered.last_n - 200
+                AND e.last_n = numbered.last_n AND e.events -> -1 ->> 'type' = 'dropped'
+        ) AS is_counted_only,
+        CASE WHEN none_kept THEN told ELSE told - number END AS dropped,
+        CASE WHEN none_kept THEN '[]' ELSE chunk END AS kept_chunk
+    FROM numbered
+),
+counted AS (
+    UPDATE event_log e
+    SET events = jsonb_set(
+        e.events, '{-1,data,count}', to_jsonb(coalesce((e.events -> -1 -> 'data' ->> 'count')::bigint, 0) + s.dropped)
+    )
+    FROM sorted s
+    WHERE s.is_counted_only AND e.job_id = ANY (ARRAY[s.resource_id]) AND e.attempt_no = s.attempt_no
+        AND e.first_n > s.last_n - 200 AND e.last_n = s.last_n
+),
+fresh AS (
+    SELECT
+        resource_id, attempt_no, last_n, last_n + 1 - (CASE WHEN none_kept THEN 0 ELSE number END) - (dropped > 0)::integer
+            AS first_n,
+        CASE WHEN dropped = 0 THEN kept_chunk::jsonb ELSE kept_chunk::jsonb || jsonb_build_object(
+            'type', 'dropped', 'ts', (extract(epoch FROM clock($7)) * 1000)::bigint, 'step', '', 'data',
+            jsonb_build_object('count', dropped, 'reason', CASE WHEN is_over THEN 'job_events_mb' ELSE 'min_free_mb' END)
+        ) END AS events,
+        octet_length(kept_chunk) AS size
+    FROM sorted WHERE NOT is_counted_only
 ),
 kept AS (
     INSERT INTO event_log (job_id, attempt_no, first_n, last_n, events, size, at)
-    SELECT resource_id, attempt_no, first_n, last_n, chunk::jsonb, octet_length(chunk), clock($7) FROM numbered
+    SELECT resource_id, attempt_no, first_n, last_n, events, size, clock($7) FROM fresh
 ),
 told AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns)
     SELECT
         clock($7), $6::text, array_agg(resource_id), array_agg(0), array_agg(attempt_no), array_agg(first_n)
-    FROM numbered HAVING count(*) > 0
+    FROM fresh HAVING count(*) > 0
 )
 SELECT n, attempt_no, last_n FROM numbered;
 

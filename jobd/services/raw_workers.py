@@ -227,9 +227,10 @@ class RawWorkers:
         await script(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
     async def _append(self, session: Connection, tellings: Sequence[Telling]) -> list[Answer | None]:
-        """Keep them; of a job whose events Postgres refuses after all, only that they were dropped."""
+        """Keep them; those of a job that Postgres refuses after all are not."""
+        limit = self._engine.events_limit()
         try:
-            return [*await append_events(session, tellings, seen=True)]
+            return [*await append_events(session, tellings, limit=limit, seen=True)]
         except Exception as error:
             if not is_item_error(error):
                 raise
@@ -237,7 +238,7 @@ class RawWorkers:
         answers: list[Answer | None] = []
         for telling in tellings:
             try:
-                answers += await append_events(session, [telling], seen=True)
+                answers += await append_events(session, [telling], limit=limit, seen=True)
             except Exception as error:
                 if not is_item_error(error):
                     raise

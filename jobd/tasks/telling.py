@@ -19,7 +19,7 @@ import anyio
 
 from jobd.errors import JobdError
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling
+from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, OutOfStep, Telling
 from jobd.tasks.told import told_event
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ MOST_WAITING = 1000
 PAUSE_S = 0.05
 #: The pause after a write that failed.
 RETRY_S = 0.5
-
-_DROPPED_FIRST = frozenset({"log", "token"})
 
 
 class Teller:
@@ -121,7 +119,7 @@ class Teller:
         return chunk
 
     def _drop_oldest(self) -> None:
-        n = next((n for n, told in enumerate(self._waiting) if told.type in _DROPPED_FIRST), 0)
+        n = next((n for n, told in enumerate(self._waiting) if told.type in DROPPED_FIRST), 0)
         del self._waiting[n]
         self._dropped += 1
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from jobd.api.storm import MOST
 from tests.api.test_events import claim, submit
+from tests.support.daemon import poll
 from tests.support.depot import CONFIG, depot
 from tests.support.http import Api
+from tests.support.sse import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.daemon import Jobd
 
@@ -56,3 +60,34 @@ def test_running_dead_letters_again_is_refused_while_their_queue_is_full() -> No
     assert [(answer.status, answer.code) for answer in answers] == [(429, "queue_full")] * 3
     assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)
     assert again.status == 202
+
+
+def test_jobs_that_run_while_the_disk_gets_low_drop_their_log_and_end_well(
+    jobd: Callable[..., Jobd], folder: Path
+) -> None:
+    file = folder / "jobd.toml"
+    file.write_text("[queues.told]\nslots = 0\n")
+    daemon = jobd(None, "--config", str(file)).start().until_ready()
+    api = Api(daemon.address)
+    held = claim(api, submit(api))
+
+    def tell(*kinds: str) -> None:
+        events = [{"type": kind, "data": {}} for kind in kinds]
+        body = {name: held[name] for name in ("worker_id", "job_id", "lease_token")} | {"events": events}
+        assert api("POST", "/internal/worker/events", body).json["ok"]
+
+    tell("log", "progress")
+    file.write_text("[queues.told]\nslots = 0\n[limits]\nmin_free_mb = 10000000\n")
+    daemon.signal(signal.SIGHUP)
+    poll(lambda: api("POST", "/v1/jobs", {"task": "chat", "payload": {}}).code == "disk_low", 20, daemon.log)
+    tell("log", "progress", "token")
+    tell("log", "log")
+    ended = api("POST", "/internal/worker/complete", {**held, "result": 1})
+
+    with Stream(daemon.address, f"/v1/jobs/{held['job_id']}/events") as stream:
+        sent = list(stream)
+    assert ended.json["ok"]
+    assert [event.type for event in sent] == [
+        *("hello", "queued", "running", "log", "progress", "progress", "dropped", "done")
+    ]
+    assert sent[-2].data["data"] == {"count": 4, "reason": "min_free_mb"}

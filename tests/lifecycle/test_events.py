@@ -18,6 +18,7 @@ from jobd.lifecycle.events import (
     CHUNKS,
     LOOK_BYTES,
     Kept,
+    Limit,
     OutOfStep,
     Place,
     Telling,
@@ -334,3 +335,103 @@ async def test_last_places_leave_out_the_beginning_of_what_is_too_long(db: Datab
     assert by_number == Cursor(1, 3)
     assert at_most == Cursor(1, 8)
     assert all_of_it == START
+
+
+DISK_IS_LOW = Limit(is_disk_low=True)
+
+
+def lines(claimed: ClaimedJob, number: int, kind: str = "log", told_n: int | None = None) -> Telling:
+    events = [Told(kind, 1, "", msgspec.Raw(msgspec.json.encode({"text": "x" * 100}))) for _ in range(number)]
+    return Telling(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events, told_n=told_n)
+
+
+async def told_types(db: Database, job_id: UUID) -> list[str]:
+    """The types of what is kept; of a `dropped` event also what it says."""
+    return [
+        event.type if event.type != "dropped" else f"dropped {msgspec.json.decode(bytes(event.data))}"
+        for event in await history_of(db, job_id)
+    ]
+
+
+async def test_job_that_has_told_too_much_keeps_no_more_and_says_how_many(db: Database) -> None:
+    claimed, other = await make_running(db), await make_running(db)
+    limit = Limit(job_bytes=1_000)
+
+    told = 0
+    for number in (10, 7, 5, 3):
+        (answer,) = await append_events(db.pool, [lines(claimed, number, "progress", told)], limit=limit)
+        told += number
+        assert isinstance(answer, Kept)
+    await append_events(db.pool, [lines(other, 2)], limit=limit)
+    again = await append_events(db.pool, [lines(claimed, 3, told_n=told - 3)], limit=limit)
+    await complete(db.pool, [completion(claimed)])
+
+    dropped = {"count": 15, "reason": "job_events_mb"}
+    assert await told_types(db, claimed.job_id) == [
+        "queued",
+        "running",
+        *["progress"] * 10,
+        f"dropped {dropped}",
+        "done",
+    ]
+    assert await told_types(db, other.job_id) == ["queued", "running", "log", "log"]
+    assert again == [Kept(Cursor(1, 11))]
+    assert await db.pool.fetchval("SELECT count(*) FROM event_log WHERE job_id = $1", claimed.job_id) == 2
+
+
+async def test_what_earlier_attempts_told_counts_too(db: Database) -> None:
+    first = await make_running(db)
+    await append_events(db.pool, [lines(first, 10)])
+    await release(db.pool, [held(first)])
+    second = await claim_one(db, first.job_id, 2)
+    limit = Limit(job_bytes=1_000)
+
+    await append_events(db.pool, [lines(second, 1)], limit=limit)  # of the first nobody has counted yet
+    await append_events(db.pool, [lines(second, 4)], limit=limit)
+
+    assert (await told_types(db, first.job_id))[-2:] == ["log", "dropped {'count': 4, 'reason': 'job_events_mb'}"]
+
+
+async def test_log_and_tokens_are_dropped_and_counted_while_the_disk_is_low(db: Database) -> None:
+    claimed = await make_running(db)
+
+    await append_events(db.pool, [lines(claimed, 2)])
+    await append_events(db.pool, [lines(claimed, 5), lines(claimed, 1, "progress")], limit=DISK_IS_LOW)
+    for _ in range(3):
+        await append_events(db.pool, [lines(claimed, 4, "token")], limit=DISK_IS_LOW)
+    await append_events(db.pool, [lines(claimed, 1)])
+    await append_events(db.pool, [lines(claimed, 6)], limit=DISK_IS_LOW)
+    await complete(db.pool, [completion(claimed)])
+
+    assert await told_types(db, claimed.job_id) == [
+        *("queued", "running", "log", "log", "progress"),
+        "dropped {'count': 17, 'reason': 'min_free_mb'}",
+        "log",
+        "dropped {'count': 6, 'reason': 'min_free_mb'}",
+        "done",
+    ]
+    assert [event.cursor for event in await history_of(db, claimed.job_id)][1:] == [Cursor(1, n) for n in range(8)]
+
+
+async def test_dropping_goes_on_after_a_cancel_was_asked_for(db: Database) -> None:
+    claimed = await make_running(db)
+
+    await append_events(db.pool, [lines(claimed, 3)], limit=DISK_IS_LOW)
+    await cancel(db.pool, [claimed.job_id], now=at(1))
+    for _ in range(2):
+        await append_events(db.pool, [lines(claimed, 2)], limit=DISK_IS_LOW)
+
+    assert await told_types(db, claimed.job_id) == [
+        *("queued", "running", "dropped {'count': 3, 'reason': 'min_free_mb'}"),
+        *("cancel_requested", "dropped {'count': 4, 'reason': 'min_free_mb'}"),
+    ]
+
+
+async def test_redis_is_told_of_what_was_dropped_once(db: Database) -> None:
+    claimed = await make_running(db)
+    for _ in range(3):
+        await append_events(db.pool, [lines(claimed, 2)], limit=DISK_IS_LOW)
+
+    told = [one for one in await read_outbox(db.pool, most=100) if one.event == "events"]
+
+    assert [[event.type for event in events_of(one)] for one in told] == [["dropped"]]

@@ -32,7 +32,7 @@ STATEMENTS = all_statements("jobd.lifecycle")
 INDEXES: dict[str, set[str]] = {
     "acquire_leases": set(),
     "append_audit": set(),
-    "append_events": {"leases_pkey"},
+    "append_events": {"event_log_pkey", "leases_pkey"},
     "cancel_jobs": {"attempts_pkey", "jobs_pkey", "leases_pkey"},
     "claim_jobs": {"jobs_pkey"},
     "complete_if_leased": {"jobs_pkey", "leases_pkey"},

@@ -151,6 +151,7 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "limits.payload_bytes",
         "limits.result_bytes",
         "limits.inline_result_bytes",
+        "limits.job_events_mb",
         "limits.min_free_mb",
         "limits.max_queued",
         "limits.job_ttl_s",
