@@ -356,6 +356,8 @@ def test_body_that_is_no_report_is_refused(yard: Depot, verb: str, body: bytes, 
 
 
 def test_no_token_is_found_in_the_log(yard: Depot) -> None:
+    yard.complete(yard.running())
+    yard.running()
     tokens = [
         str(token) for (token,) in yard.rows("SELECT lease_token FROM attempts UNION SELECT lease_token FROM leases")
     ]

@@ -169,7 +169,8 @@ def test_absent_redis_makes_a_first_start_degraded_until_it_comes(jobd: Callable
     with servers.valkey(folder):
         poll(lambda: daemon.readiness()[1]["status"] == "ready", 30, daemon.log)
 
-    assert (body["status"], body["services"]["stream"]) == ("degraded", "waiting")
+    assert body["status"] == "degraded"
+    assert body["services"]["stream"] in ("waiting", "starting")  # between two tries, or at one
     assert "does not answer" in daemon.log()
 
 
