@@ -68,7 +68,11 @@ class Running:
         return self._process.stdout.read(characters)
 
     def end(self) -> tuple[int, str, str]:
-        out, err = self._process.communicate(timeout=15)
+        """Not by `communicate`: it reads past these files, and what they had read ahead would be lost."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        with self._process:
+            out, err = self._process.stdout.read(), self._process.stderr.read()
         return self._process.returncode, out, err
 
 
