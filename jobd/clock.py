@@ -25,11 +25,11 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The clocks may drift apart this far between two looks; more is a step. The statements of `clock.sql` and the function
-#: `agreed_clock` have the same number.
+#: The clocks may drift apart this far between two looks; more is a step. The function `agreed_clock` has the same
+#: number.
 STEP_S = 5.0
-#: How often the end of the present era is written down.
-MARK_S = 60.0
+#: How often the end of the present era is written down. The function `agreed_clock` knows it.
+MARK_S = 30.0
 #: A machine that booted anew tells how long it was off by Postgres' clock alone; beyond this, that was a step.
 LONGEST_OFF_S = 30 * 86_400.0
 #: A clock farther ahead of the latest known time than this is believed only after it has stayed there for a day.

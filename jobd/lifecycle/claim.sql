@@ -132,7 +132,7 @@ WITH asked AS MATERIALIZED (
 ),
 expired AS (
     DELETE FROM leases l USING asked a
-    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_expires_at < clock($7)
+    WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_expires_at < (SELECT agreed_clock($7))
         AND EXISTS (
             SELECT FROM jobs
             WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'running'

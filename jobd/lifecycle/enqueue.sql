@@ -16,13 +16,13 @@ room AS MATERIALIZED (
 added AS (
     INSERT INTO jobs (
         id, task, queue, payload, priority, run_after, order_at, due_at, max_attempts, timeout_s, ttl_s, spec_hash,
-        created_at, updated_at
+        at_instant, created_at, updated_at
     )
     SELECT
         id, task, queue, payload::jsonb, priority, starts_at,
         CASE WHEN starts_at <= now THEN place(starts_at, priority) END,
         CASE WHEN starts_at > now THEN starts_at END,
-        max_attempts, timeout_s, ttl_s, spec_hash, now, now
+        max_attempts, timeout_s, ttl_s, spec_hash, coalesce(run_after > now, false), now, now
     FROM (
         SELECT
             a.*, m.now, greatest(a.run_after, m.now) + make_interval(secs => a.delay_s) AS starts_at,

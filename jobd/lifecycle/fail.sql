@@ -36,7 +36,7 @@ moved AS (
         finished_at = CASE after_failure(cancel_requested, f.retryable, attempt_count, max_attempts)
             WHEN 'queued' THEN NULL ELSE clock($10)
         END,
-        error = f.error::jsonb, updated_at = clock($10), version = version + 1
+        at_instant = false, error = f.error::jsonb, updated_at = clock($10), version = version + 1
     FROM freed f
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING

@@ -11,7 +11,7 @@ FROM unnest($1::uuid[]) AS a (resource_id)
 ON CONFLICT (resource_id) DO UPDATE SET
     owner_id = excluded.owner_id, lease_token = excluded.lease_token, claim_version = l.claim_version + 1,
     lease_expires_at = clock($5) + make_interval(secs => $4), heartbeat_at = clock($5), acquired_at = clock($5)
-WHERE l.lease_expires_at <= clock($5) AND l.resource_type = excluded.resource_type
+WHERE l.lease_expires_at <= (SELECT agreed_clock($5)) AND l.resource_type = excluded.resource_type
 RETURNING resource_type, resource_id, owner_id, lease_token, claim_version, lease_expires_at, heartbeat_at;
 
 -- name: renew_leases

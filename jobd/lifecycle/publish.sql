@@ -25,7 +25,7 @@ SELECT queue FROM queue_counts GROUP BY queue HAVING sum(queued + running) > 0;
 -- Gives jobs whose time has come their place in the queue, the longest due first.
 -- $1 most int, $2 now timestamptz or null (tests only)
 WITH due AS MATERIALIZED (
-    SELECT id FROM jobs WHERE due_at <= (SELECT clock($2)) ORDER BY due_at LIMIT $1::integer FOR UPDATE SKIP LOCKED
+    SELECT id FROM jobs WHERE due_at <= (SELECT agreed_clock($2)) ORDER BY due_at LIMIT $1::integer FOR UPDATE SKIP LOCKED
 )
 UPDATE jobs SET order_at = place(run_after, priority), due_at = NULL
 FROM due WHERE jobs.id = ANY (ARRAY[due.id]) AND jobs.status = 'queued'
@@ -49,6 +49,6 @@ SELECT
         LIMIT 1
     ) IS TRUE AS has_unoffered,
     (
-        SELECT extract(epoch FROM min(due_at) - clock($3))::double precision FROM jobs WHERE due_at IS NOT NULL
+        SELECT extract(epoch FROM min(due_at) - (SELECT agreed_clock($3)))::double precision FROM jobs WHERE due_at IS NOT NULL
     ) AS due_in_s,
     ARRAY(SELECT name FROM queues WHERE paused) AS paused;

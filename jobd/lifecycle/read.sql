@@ -88,5 +88,5 @@ ON CONFLICT (name) DO UPDATE SET raw_seen_at = excluded.raw_seen_at;
 
 -- name: pause_queue
 -- $1 queue text, $2 paused bool
-INSERT INTO queues (name, paused, updated_at) VALUES ($1, $2, clock_timestamp())
+INSERT INTO queues (name, paused, updated_at) VALUES ($1, $2, clock(NULL))
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, updated_at = excluded.updated_at;

@@ -11,14 +11,17 @@
 WITH overdue AS MATERIALIZED (
     SELECT resource_id, attempt_id FROM leases
     WHERE resource_type = 'JOB' AND CASE
-        WHEN $7::text[] IS NULL THEN lease_expires_at < clock($6) - make_interval(secs => $4) ELSE owner_id = ANY ($7)
+        WHEN $7::text[] IS NULL THEN lease_expires_at < (SELECT agreed_clock($6)) - make_interval(secs => $4)
+        ELSE owner_id = ANY ($7)
     END
     ORDER BY resource_id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 ),
 freed AS (
     DELETE FROM leases l USING overdue o
     WHERE l.resource_id = ANY (ARRAY[o.resource_id]) AND l.attempt_id = o.attempt_id
-        AND CASE WHEN $7::text[] IS NULL THEN l.lease_expires_at < clock($6) ELSE l.owner_id = ANY ($7) END
+        AND CASE
+            WHEN $7::text[] IS NULL THEN l.lease_expires_at < (SELECT agreed_clock($6)) ELSE l.owner_id = ANY ($7)
+        END
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.lease_expires_at, l.stream,
         l.message_id, l.event_n + 2 AS event_n, coalesce($5, random()) AS jitter  -- a gap, then the end
@@ -40,7 +43,7 @@ moved AS (
         finished_at = CASE after_failure(cancel_requested, true, attempt_count, max_attempts)
             WHEN 'queued' THEN NULL ELSE clock($6)
         END,
-        error = CASE WHEN cancel_requested THEN error ELSE
+        at_instant = false, error = CASE WHEN cancel_requested THEN error ELSE
             jsonb_build_object('code', 'lease_expired', 'message', 'the worker fell silent', 'retryable', true)
         END,
         updated_at = clock($6), version = version + 1

@@ -1,7 +1,8 @@
 -- name: read_tokens
--- All tokens that ever were, for the doorkeeper and the list; expires_in_s by the server's clock.
+-- All tokens that ever were, for the doorkeeper and the list; expires_in_s by the latest time that is
+-- known.
 SELECT id, name, sha256, scopes, queues, created_at, expires_at,
-       extract(epoch FROM expires_at - clock_timestamp())::float8 AS expires_in_s,
+       extract(epoch FROM expires_at - latest_clock())::float8 AS expires_in_s,
        revoked_at
 FROM tokens
 ORDER BY id;
@@ -10,13 +11,13 @@ ORDER BY id;
 -- $1 id text, $2 name text, $3 sha256 bytea, $4 scopes text[], $5 queues text[] or null, $6 days until it expires
 -- float8 or null
 INSERT INTO tokens (id, name, sha256, scopes, queues, expires_at)
-VALUES ($1::text, $2::text, $3::bytea, $4::text[], $5::text[], clock_timestamp() + $6::float8 * interval '1 day');
+VALUES ($1::text, $2::text, $3::bytea, $4::text[], $5::text[], latest_clock() + $6::float8 * interval '1 day');
 
 -- name: revoke_tokens
 -- By id or by name; a name takes all that have it.
 -- $1 name_or_id text
 UPDATE tokens
-SET revoked_at = clock_timestamp()
+SET revoked_at = clock(NULL)
 WHERE (id = $1::text OR name = $1::text) AND revoked_at IS NULL
 RETURNING id, name;
 

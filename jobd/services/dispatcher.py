@@ -533,7 +533,9 @@ class Dispatcher:
         """Without those whose job a live holder has: their message is settled when the job is."""
         ids = [message.job_id for message in messages if message.job_id is not None]
         rows = await self._database.pool.fetch(
-            "SELECT resource_id FROM leases WHERE resource_id = ANY($1) AND lease_expires_at >= clock_timestamp()", ids
+            "SELECT resource_id FROM leases WHERE resource_id = ANY($1)"
+            " AND (lease_expires_at < agreed_clock(NULL)) IS NOT TRUE",
+            ids,
         )
         leased = {row["resource_id"] for row in rows}
         return [message for message in messages if message.job_id not in leased]

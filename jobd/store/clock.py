@@ -28,9 +28,14 @@ READ_CLOCK = statement("read_clock", __package__)
 READ_ERAS = statement("read_eras", __package__)
 BEGIN_ERA = statement("begin_era", __package__)
 MARK_ERA = statement("mark_era", __package__)
+#: In this order, which is that of the locks of all other statements.
+SHIFTS = tuple(statement(name, __package__) for name in ("shift_leases", "shift_waits", "shift_budgets"))
+SHIFT_LINE = statement("shift_line", __package__)
 
 #: A mark this old says that nobody is there who makes them.
 STALE_S = 2 * MARK_S
+#: Jobs in line that are moved in one commit.
+LINE_BATCH = 1000
 #: The last mark, when jobd stops, may not hold it up.
 LAST_MARK_S = 2.0
 
@@ -133,7 +138,11 @@ class Clock:
                 return  # the next look finds it
             if last is not None:
                 await session.execute(MARK_ERA, last.no, last.wall + unseen_s, steady, known, self._boot_id, boot_s)
+            for shift in SHIFTS if moved else ():
+                await session.execute(shift, moved, wall - unseen_s)
         self._last = Seen(no=no, wall=wall, steady=steady, known=known, boot_s=boot_s)
+        while moved < 0 and await self._database.pool.fetchval(SHIFT_LINE, moved, LINE_BATCH) == LINE_BATCH:
+            pass
 
 
 def in_time(past: Past | None) -> tuple[datetime | None, list[datetime] | None, list[datetime] | None]:

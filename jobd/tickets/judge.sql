@@ -32,7 +32,7 @@ WITH asked AS MATERIALIZED (
 held AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND l.lease_expires_at > clock($4)
+        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($4))) IS NOT FALSE
     RETURNING a.*
 ),
 asking AS (
@@ -64,7 +64,7 @@ WITH asked AS MATERIALIZED (
 held AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND l.lease_expires_at > clock($12)
+        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($12))) IS NOT FALSE
     RETURNING a.*
 ),
 judged AS (

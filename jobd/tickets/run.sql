@@ -29,13 +29,13 @@ SELECT
     w.work_order_id, w.job_id, w.budget_ms, jobs.status, jobs.result_ref, jobs.error::text AS error,
     coalesce(jobs.cancel_requested, false) AS cancel_requested,
     coalesce(
-        coalesce(jobs.finished_at, clock($2)) >= jobs.created_at + w.budget_ms * interval '1 ms', false
+        coalesce(jobs.finished_at, (SELECT agreed_clock($2))) >= jobs.created_at + w.budget_ms * interval '1 ms', false
     ) AS is_overdue
 FROM unnest($1::uuid[]) AS a (work_order_id)
 JOIN workorders w ON w.work_order_id = ANY (ARRAY[a.work_order_id])
 LEFT JOIN jobs ON jobs.id = ANY (ARRAY[w.job_id])
 WHERE jobs.id IS NULL OR jobs.status IN ('done', 'error', 'canceled')
-    OR clock($2) >= jobs.created_at + w.budget_ms * interval '1 ms';
+    OR (SELECT agreed_clock($2)) >= jobs.created_at + w.budget_ms * interval '1 ms';
 
 -- name: execute_if_held
 -- Keeps what came of work orders, and sets them EXECUTED, for those whose lease the caller holds, which it thereby gives up.
@@ -50,7 +50,7 @@ WITH asked AS MATERIALIZED (
 held AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND l.lease_expires_at > clock($8)
+        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($8))) IS NOT FALSE
     RETURNING a.*
 ),
 executed AS (

@@ -44,7 +44,7 @@ WITH asked AS MATERIALIZED (
 held AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.event_id]) AND l.resource_type = 'EVENT' AND l.lease_token = a.lease_token
-        AND l.lease_expires_at > clock($16)
+        AND (l.lease_expires_at > (SELECT agreed_clock($16))) IS NOT FALSE
     RETURNING a.*
 ),
 moved AS (

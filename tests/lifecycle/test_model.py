@@ -226,7 +226,7 @@ def without(text: str, *guards: str) -> str:
 TOKEN = " AND l.lease_token = a.lease_token"
 ATTEMPT = " AND l.attempt_id = a.attempt_id"
 ENQUEUE_ID = " AND jobs.enqueue_id = a.enqueue_id"
-NOT_EXPIRED = " AND l.lease_expires_at < clock($7)"
+NOT_EXPIRED = " AND l.lease_expires_at < (SELECT agreed_clock($7))"
 
 #: Answers or rows are not what the machine says, an answer is to nothing that was asked, or a constraint steps in.
 FOUND_OUT = (AssertionError, KeyError, asyncpg.PostgresError)
@@ -277,7 +277,8 @@ def test_hypothesis_finds_it_out_too(tables: Tables, monkeypatch: pytest.MonkeyP
 
 LOOK = """SELECT resource_id, attempt_id FROM leases
     WHERE resource_type = 'JOB' AND CASE
-        WHEN $7::text[] IS NULL THEN lease_expires_at < clock($6) - make_interval(secs => $4) ELSE owner_id = ANY ($7)
+        WHEN $7::text[] IS NULL THEN lease_expires_at < (SELECT agreed_clock($6)) - make_interval(secs => $4)
+        ELSE owner_id = ANY ($7)
     END
     ORDER BY resource_id LIMIT $1::integer FOR UPDATE SKIP LOCKED
 """
@@ -286,7 +287,9 @@ STALE_LOOK = """SELECT resource_id, attempt_id FROM stale_page
     WHERE make_interval(secs => $4) IS NOT NULL AND $7::text[] IS NULL LIMIT $1::integer
 """
 SAME_ATTEMPT = " AND l.attempt_id = o.attempt_id"
-STILL_OVERDUE = "AND CASE WHEN $7::text[] IS NULL THEN l.lease_expires_at < clock($6) ELSE l.owner_id = ANY ($7) END"
+STILL_OVERDUE = """AND CASE
+            WHEN $7::text[] IS NULL THEN l.lease_expires_at < (SELECT agreed_clock($6)) ELSE l.owner_id = ANY ($7)
+        END"""
 
 
 class StaleReaper(TableHistory):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import re
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -10,16 +13,25 @@ import pytest
 
 from jobd.config import Config, Leases, Retention
 from jobd.ids import new_id
-from jobd.lifecycle.claim import poll_claim
+from jobd.job.model import Completed, NotClaimable, NotClaimableReason
+from jobd.job.retry import RetryPolicy
+from jobd.lifecycle.claim import Ask, claim, poll_claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, NewJob, enqueue
+from jobd.lifecycle.fail import fail
+from jobd.lifecycle.heartbeat import Beat, heartbeat
+from jobd.lifecycle.lease import acquire
+from jobd.lifecycle.publish import promote_due
+from jobd.lifecycle.reap import reap
+from jobd.lifecycle.tokens import create_token, read_tokens
 from jobd.results import Results
 from jobd.service import Handle
 from jobd.services.janitor import Janitor
 from jobd.store.postgres import Database
+from jobd.store.statements import all_statements
 from tests.support import servers
 from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
-from tests.support.factories import completion
+from tests.support.factories import completion, failure
 from tests.support.node import Node, eventually, new_database, new_job
 
 if TYPE_CHECKING:
@@ -28,6 +40,7 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.claim import ClaimedJob
 
+PACKAGES = ("jobd.lifecycle", "jobd.tickets", "jobd.store")
 CONFIG = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3))
 
 
@@ -98,6 +111,203 @@ async def test_what_ended_in_the_future_goes_when_its_time_is_over(shared_postgr
         swept = await Janitor(database, Results(tmp_path, lambda: config), lambda: config).run_once(_handle())
 
         assert swept.jobs == 1
+
+
+# Waits
+
+STEPS = [TO_1970_S, TO_2056_S, -3600.0, 3600.0]
+
+
+async def _waits_s(database: Database) -> list[float]:
+    """How long each delayed job waits from now on by Postgres' clock, in the order of their ids."""
+    rows = await database.pool.fetch(
+        "SELECT extract(epoch FROM due_at - clock(NULL))::float8 AS s FROM jobs WHERE due_at IS NOT NULL ORDER BY id"
+    )
+    return [row["s"] for row in rows]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["while it runs", "while it is off"])
+@pytest.mark.parametrize("off_by_s", STEPS)
+async def test_delay_and_backoff_last_as_long_as_they_should(
+    shared_postgres: str, off_by_s: float, restarts: bool
+) -> None:
+    url = await new_database(shared_postgres)
+    database, opened = await _open(url)
+    await enqueue(database, [new_job(delay_s=600)])
+    await _failed(database, base_s=600)
+    try:
+        for step in (off_by_s, 0.0):
+            if restarts:
+                await database.clock.mark_last()
+            await set_clock(database.pool, step)
+            if restarts:
+                await opened.aclose()
+                database, opened = await _open(url)
+            else:
+                await enqueue(database, [new_job(delay_s=600)])  # before anybody has noticed
+                assert await promote_due(database.pool) == []
+                await database.clock.look()
+
+            waits = await _waits_s(database)
+            assert waits == pytest.approx([600.0] * len(waits), abs=60)
+            assert await promote_due(database.pool) == []
+            await enqueue(database, [new_job(delay_s=0.01)])
+            await eventually(functools.partial(promote_due, database.pool))
+    finally:
+        await opened.aclose()
+
+
+async def test_run_after_is_an_instant_of_the_clock(shared_postgres: str) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened:
+        instant = await database.pool.fetchval("SELECT clock_timestamp() + interval '1 hour'")
+        job = new_job(run_after=instant)
+        await enqueue(database, [job])
+
+        await set_clock(database.pool, TO_1970_S)
+        await database.clock.look()
+        early = await promote_due(database.pool)
+        await set_clock(database.pool, 7200.0)
+        await database.clock.look()
+        late = await promote_due(database.pool)
+
+        assert (early, late) == ([], [job.id])
+        assert await database.pool.fetchval("SELECT run_after FROM jobs") == instant
+
+
+async def test_new_jobs_do_not_go_before_those_in_line_when_the_clock_went_back(shared_postgres: str) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened:
+        jobs = [new_job(), new_job()]
+        await enqueue(database, jobs[:1])
+
+        await set_clock(database.pool, TO_1970_S)
+        await database.clock.look()
+        await enqueue(database, jobs[1:])
+
+        claimed = await poll_claim(database.pool, ["default"], owner_id="w", most=1, ttl_s=60)
+        assert [job.job_id for job in claimed] == [jobs[0].id]
+
+
+# Leases
+
+
+@pytest.mark.parametrize("off_by_s", STEPS)
+async def test_no_step_takes_a_lease_from_a_living_holder(shared_postgres: str, off_by_s: float) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened:
+        job, order = new_job(), new_id()
+        await enqueue(database, [job])
+        (held,) = await poll_claim(database.pool, ["default"], owner_id="w", most=1, ttl_s=60)
+        await acquire(database.pool, "WORKORDER", [order], owner_id="w", ttl_s=60)
+
+        for step in (off_by_s, 0.0):
+            await set_clock(database.pool, step)
+            for _ in ("before anybody has noticed", "afterwards"):
+                message = Ask(job_id=job.id, enqueue_id=1, owner_id="other")
+                assert await claim(database.pool, [message], ttl_s=60) == [NotClaimable(NotClaimableReason.LEASED)]
+                assert await acquire(database.pool, "WORKORDER", [order], owner_id="other", ttl_s=60) == [None]
+                assert (await reap(database.pool, policy=RetryPolicy())).total == 0
+                await heartbeat(database.pool, [Beat(job_id=job.id, lease_token=held.lease_token)], ttl_s=60)
+                await database.clock.look()
+
+            rows = await database.pool.fetch(
+                "SELECT extract(epoch FROM lease_expires_at - clock(NULL))::float8 AS s FROM leases"
+            )
+            assert [row["s"] for row in rows] == pytest.approx([30.0, 30.0], abs=31)
+
+
+async def test_silent_holder_is_reaped_in_time_though_the_clock_went_back(shared_postgres: str) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened:
+        await enqueue(database, [new_job()])
+        await poll_claim(database.pool, ["default"], owner_id="silent", most=1, ttl_s=0.5)
+
+        await set_clock(database.pool, TO_1970_S)
+        await database.clock.look()
+
+        async def is_reaped() -> bool:
+            return (await reap(database.pool, policy=RetryPolicy())).total == 1
+
+        await eventually(is_reaped)
+
+
+# Tokens
+
+
+async def test_token_that_has_expired_stays_so_while_the_clock_is_behind(shared_postgres: str) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened, database.pool.acquire() as session:
+        for name, days in (("old", -0.01), ("new", 30.0)):
+            await create_token(
+                session,
+                "test",
+                id=f"{len(name) + int(days):08x}",
+                name=name,
+                sha256=b"x" * 32,
+                scopes=["client"],
+                expires_days=days,
+            )
+
+        async def valid() -> list[str]:
+            return [row.name for row in await read_tokens(session) if (row.expires_in_s or 0) > 0]
+
+        for off_by_s, names in ((-3600.0, ["new"]), (TO_1970_S, ["new"]), (TO_2056_S, []), (0.0, ["new"])):
+            await set_clock(session, off_by_s)
+            assert await valid() == names
+            await database.clock.look()
+            assert await valid() == names
+
+
+# All together
+
+
+async def test_two_nodes_run_each_job_once_and_in_its_time_over_steps(shared_postgres: str, folder: Path) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, CONFIG).running() as one, Node(url, redis_url, CONFIG).running() as two:
+            running = await one.enqueue()
+            (held,) = await take(one)
+            hold = one.leases.hold(held)
+            submitted = time.monotonic()
+            delayed = await two.enqueue(delay_s=6)
+
+            for off_by_s in (TO_1970_S, TO_2056_S, -3600.0, 0.0):
+                await set_clock(one.database.pool, off_by_s)
+                due = await two.enqueue()
+                (taken,) = await take(two)
+                assert taken.job_id == due.id
+                await two.done(taken)
+                await anyio.sleep(1)
+
+            (late,) = await take(two)
+            assert late.job_id == delayed.id
+            assert time.monotonic() - submitted > 5.5
+            assert not hold.lost.is_set()
+            assert isinstance(await one.done(held), Completed)
+            await two.done(late)
+            rows = await one.database.pool.fetch("SELECT status, attempt_no FROM jobs")
+            assert {(row["status"], row["attempt_no"]) for row in rows} == {("done", 1)}
+            assert running.id == held.job_id
+
+
+# Nobody else looks at a clock
+
+
+def test_every_statement_asks_the_clock_through_its_function() -> None:
+    texts = {name: text for package in PACKAGES for name, text in all_statements(package).items()}
+
+    assert len(texts) > 50
+    strays = re.compile(
+        r"\b(now|clock_timestamp|statement_timestamp|transaction_timestamp)\(\)|current_timestamp", re.I
+    )
+    assert [name for name, text in texts.items() if strays.search(text)] == []
+
+
+async def _failed(database: Database, base_s: float) -> None:
+    await enqueue(database, [new_job(queue="other")])
+    (claimed,) = await poll_claim(database.pool, ["other"], owner_id="w", most=1, ttl_s=60)
+    await fail(database.pool, [failure(claimed)], policy=RetryPolicy(base_s=base_s, cap_s=base_s), jitter=1.0)
 
 
 async def _open(url: str) -> tuple[Database, contextlib.AsyncExitStack]:

@@ -11,6 +11,7 @@ import pytest
 
 from jobd.lifecycle.cancel import cancel
 from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
+from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
 from tests.support.disk import small_disk
 from tests.support.node import eventually
 from tests.tickets.desk import code_of, new_ticket, todo_ticket
@@ -139,6 +140,24 @@ async def test_a_job_that_a_client_canceled_fails_the_gate(hall: Hall) -> None:
 
     trail = await hall.trail(ticket.ticket_id)
     assert (trail.output_bundles[0].outcome, trail.ticket.status) == ("CANCELED", "BLOCKED")
+
+
+async def test_no_step_of_the_clock_uses_up_a_budget(hall: Hall) -> None:
+    ticket = await hall.scheduled(budget_ms=600_000)
+    await hall.db.clock.look()
+    await hall.one.turn()
+
+    try:
+        for off_by_s in (TO_2056_S, TO_1970_S, 3600.0, 0.0):
+            await set_clock(hall.db.pool, off_by_s)
+            await hall.one.turn()  # before anybody has noticed
+            await hall.db.clock.look()
+            await hall.one.turn()
+    finally:
+        await set_clock(hall.db.pool, 0.0)
+
+    assert await hall.status(ticket.ticket_id) == "IN_PROGRESS"
+    assert await hall.db.pool.fetch("SELECT FROM jobs WHERE status <> 'queued' OR cancel_requested") == []
 
 
 async def test_a_job_past_its_budget_is_canceled_and_the_ticket_says_so(hall: Hall) -> None:
