@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime
-from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
@@ -44,16 +43,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     message_id: str | None = None
 
 
-class Fresh(NamedTuple):
-    """The ids that an ask brings for its attempt and lease. By them it knows its own claim when it is sent again."""
-
-    attempt_id: bytes
-    lease_token: bytes
+#: The two ids that an ask brings, for its attempt and its lease token, in 32 bytes. By them an ask that is sent again
+#: knows its own claim.
+Fresh = bytes
 
 
 def fresh_ids(count: int) -> list[Fresh]:
     noise = random_ids(2 * count)
-    return [Fresh(noise[n : n + 16], noise[n + 16 : n + 32]) for n in range(0, 32 * count, 32)]
+    return [noise[n : n + 32] for n in range(0, 32 * count, 32)]
 
 
 class ClaimRow(msgspec.Struct, frozen=True):
@@ -141,12 +138,12 @@ async def claims_that_stand(connection: Connection, asks: Sequence[Ask]) -> dict
 async def own_claims(connection: Connection, asks: Sequence[Ask], fresh: Sequence[Fresh]) -> list[ClaimedJob | None]:
     """What came of asks whose answer was lost: the claims that stand with the very ids that they brought."""
     found = {job.lease_token.bytes: job for job in (await claims_that_stand(connection, asks)).values()}
-    return [found.get(ids.lease_token) for ids in fresh]
+    return [found.get(ids[16:]) for ids in fresh]
 
 
 def _is_own(ids: Fresh, row: asyncpg.Record | None) -> bool:
     """The job is leased by this very ask: an earlier sending of it, whose answer was lost."""
-    return row is not None and row["lease_token"] is not None and row["lease_token"].bytes == ids.lease_token
+    return row is not None and row["lease_token"] is not None and row["lease_token"].bytes == ids[16:]
 
 
 async def poll_claim(
@@ -184,7 +181,7 @@ async def _run(
         [ask.message_id for ask in asks],
         ttl_s,
         now,
-        b"".join(chain.from_iterable(ids)),
+        b"".join(ids),
         list(task_ttls),
         list(task_ttls.values()),
     )
