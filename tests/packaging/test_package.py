@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import os
 import re
@@ -154,6 +155,14 @@ def test_exposure_of_the_unit_is_low() -> None:
     assert done.returncode == 0, done.stdout[-600:] + done.stderr
     found = re.search(r"exposure level for jobd\.service: ([\d.]+)", done.stdout)
     assert found and float(found[1]) * 10 <= MAX_EXPOSURE
+
+
+def test_unit_waits_for_the_time_where_something_sets_it() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.read_string(UNIT.read_text())
+
+    assert "time-sync.target" in unit["Unit"]["After"].split()
+    assert "time-sync.target" in unit["Unit"]["Wants"].split()
 
 
 def test_stop_timeout_leaves_time_to_drain() -> None:
