@@ -73,7 +73,9 @@ WITH picked AS MATERIALIZED (
                 WHERE queues.name = q.queue AND (
                     queues.paused
                     -- on both sides: a clock that was set back must not shut the queue for longer
-                    OR abs(extract(epoch FROM queues.raw_seen_at - clock($5)))::double precision < $4
+                    OR queues.raw_seen_at IS NOT NULL AND (
+                        abs(extract(epoch FROM queues.raw_seen_at - (SELECT agreed_clock($5))))::double precision < $4
+                    ) IS NOT FALSE
                 )
             )
         ORDER BY order_at, id LIMIT $3::integer FOR UPDATE SKIP LOCKED

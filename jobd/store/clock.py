@@ -29,7 +29,9 @@ READ_ERAS = statement("read_eras", __package__)
 BEGIN_ERA = statement("begin_era", __package__)
 MARK_ERA = statement("mark_era", __package__)
 #: In this order, which is that of the locks of all other statements.
-SHIFTS = tuple(statement(name, __package__) for name in ("shift_leases", "shift_waits", "shift_budgets"))
+SHIFTS = tuple(
+    statement(name, __package__) for name in ("shift_leases", "shift_waits", "shift_budgets", "shift_queues")
+)
 SHIFT_LINE = statement("shift_line", __package__)
 
 #: A mark this old says that nobody is there who makes them.

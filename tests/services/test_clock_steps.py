@@ -189,6 +189,22 @@ async def test_new_jobs_do_not_go_before_those_in_line_when_the_clock_went_back(
         assert [job.job_id for job in claimed] == [jobs[0].id]
 
 
+@pytest.mark.parametrize("off_by_s", STEPS)
+async def test_no_step_lets_others_take_what_raw_workers_may_be_at_work_on(
+    shared_postgres: str, off_by_s: float
+) -> None:
+    database, opened = await _open(await new_database(shared_postgres))
+    async with opened:
+        await enqueue(database, [new_job()])
+        await database.pool.execute("INSERT INTO queues (name, raw_seen_at) VALUES ('default', clock(NULL))")
+
+        for step in (off_by_s, 0.0):
+            await set_clock(database.pool, step)
+            for _ in ("before anybody has noticed", "afterwards"):
+                assert await poll_claim(database.pool, ["default"], owner_id="w", most=1, ttl_s=60) == []
+                await database.clock.look()
+
+
 # Leases
 
 
