@@ -102,7 +102,7 @@ def shared_postgres() -> Iterator[str]:
     """The URL of a Postgres that tests may add databases to."""
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
-    with servers.postgres(folder) as url:
+    with servers.postgres(folder, "autovacuum=off") as url:  # else plans would depend on when it came by
         yield url
     shutil.rmtree(folder)
 

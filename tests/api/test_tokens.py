@@ -33,6 +33,7 @@ from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.node import new_database
 from tests.support.sse import Stream
+from tests.support.wait import slowness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -391,7 +392,7 @@ def test_list_says_what_each_token_is(guarded: Jobd) -> None:
 
 
 def test_expired_token_is_refused(guarded: Jobd) -> None:
-    text = create(guarded, "brief", "--expires-days", str(2.5 / 86400))
+    text = create(guarded, "brief", "--expires-days", str(2.5 * slowness() / 86400))
     until_good(guarded, text)
 
     until_refused(guarded, text)

@@ -199,7 +199,7 @@ def test_aarch64_file_alone_runs_in_an_emulated_arm64_debian(dist: Path, python:
     run_check("check_arm64.py", "--dist", str(dist), "--only", "pyz", *python, says="the aarch64 file runs")
 
 
-@pytest.mark.of_build
+@pytest.mark.slow
 def test_whole_arm64_machine_tells_of_a_file_that_does_not_run(tmp_path: Path) -> None:
     """Booted because a container's root may not let qemu run single programs."""
     (tmp_path / "jobd-aarch64.pyz").write_text("raise SystemExit('this is no jobd')")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 120.0
 
 
 class Answer(NamedTuple):
