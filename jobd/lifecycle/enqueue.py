@@ -18,7 +18,7 @@ import asyncpg
 import msgspec
 
 from jobd.lifecycle.read_back import jobs_that_stand
-from jobd.store.postgres import fetch
+from jobd.store.postgres import SESSION, fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ FIND_TWINS = statement("find_twins")
 #: How long a batch waits for a key that another transaction holds, and, one by one, for each of its keys after that.
 LOCKED_MS = 20
 LOCKED_APART_MS = 1
+WAIT_AS_USUAL = f"SET LOCAL lock_timeout = '{SESSION['lock_timeout']}'"
 
 Dedupe = Literal["none", "active", "result"]
 
@@ -118,19 +119,29 @@ async def enqueue(
     now: datetime | None = None,
 ) -> list[Enqueued]:
     """Enqueue a batch; the answers are in its order. With `whole`, if any is refused, none is there."""
+    try:
+        return await _enqueue(database, jobs, max_queued, whole, now)
+    except asyncpg.UniqueViolationError:  # a job is there: an earlier sending of it, whose answer was lost
+        there = await jobs_that_stand(database.pool, [job.id for job in jobs])
+        if not there:
+            raise
+    rest = [job for job in jobs if job.id not in there]
+    answers = iter(await enqueue(database, rest, max_queued=max_queued, whole=whole, now=now) if rest else ())
+    return [Created(job.id) if job.id in there else next(answers) for job in jobs]
+
+
+async def _enqueue(
+    database: Database, jobs: Sequence[NewJob], max_queued: int | None, whole: bool, now: datetime | None
+) -> list[Enqueued]:
     plain = not whole and all(job.key is None and job.dedupe == "none" for job in jobs)
     if plain:
         return await _insert(database.pool, jobs, max_queued, now)
     try:
         return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=False)
-    except _KeyLocked:
-        if whole:
-            return [KeyBusy() for _ in jobs]
-        return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=True)
-
-
-class _KeyLocked(Exception):
-    """Another transaction holds one of the keys."""
+    except asyncpg.LockNotAvailableError:
+        if all(job.key is None for job in jobs):
+            raise
+    return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=True)
 
 
 async def _enqueue_in_one(
@@ -142,7 +153,10 @@ async def _enqueue_in_one(
     *,
     apart: bool,
 ) -> list[Enqueued]:
-    """In one transaction. `apart`: find out which keys are held by others and answer those jobs `KeyBusy`."""
+    """In one transaction, whose locks are waited for a moment only if it books keys.
+
+    `apart`: find out which keys are held by others, answer those jobs `KeyBusy`, and wait for other locks as usual.
+    """
     async with database.pool.acquire() as connection:
         try:
             async with connection.transaction():
@@ -184,6 +198,7 @@ async def _known_by_key(
         return {}
     if apart:
         rows = [row for job in firsts.values() for row in await _book_if_free(connection, job, now)]
+        await connection.execute(WAIT_AS_USUAL)
     else:
         rows = await _book(connection, list(firsts.values()), now, LOCKED_MS)
     holders = {(row["principal"], row["key"]): row for row in rows}
@@ -203,7 +218,7 @@ async def _book_if_free(connection: Connection, job: NewJob, now: datetime | Non
     try:
         async with connection.transaction():  # a savepoint: the others stay booked
             return await _book(connection, [job], now, LOCKED_APART_MS)
-    except _KeyLocked:
+    except asyncpg.LockNotAvailableError:
         return []
 
 
@@ -211,20 +226,17 @@ async def _book(
     connection: Connection, jobs: Sequence[NewJob], now: datetime | None, locked_ms: int
 ) -> list[asyncpg.Record]:
     keys = [job.key for job in jobs if job.key is not None]
-    try:
-        return await fetch(
-            connection,
-            TAKE_KEYS,
-            [key.principal for key in keys],
-            [key.key for key in keys],
-            [job.id for job in jobs],
-            [key.body_hash for key in keys],
-            [key.life_s for key in keys],
-            now,
-            str(locked_ms),
-        )
-    except asyncpg.LockNotAvailableError as error:
-        raise _KeyLocked from error
+    return await fetch(
+        connection,
+        TAKE_KEYS,
+        [key.principal for key in keys],
+        [key.key for key in keys],
+        [job.id for job in jobs],
+        [key.body_hash for key in keys],
+        [key.life_s for key in keys],
+        now,
+        str(locked_ms),
+    )
 
 
 async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
@@ -271,7 +283,7 @@ async def _insert(
         now,
     )
     made: dict[UUID, datetime | None] = {row["id"]: row["created_at"] for row in rows}
-    if len(made) < len(jobs):  # the queue is full, or the job is there: an earlier sending, whose answer was lost
+    if len(made) < len(jobs):  # the queue is full, perhaps with an earlier sending of the job itself
         missing = [job.id for job in jobs if job.id not in made]
         made |= dict.fromkeys(await jobs_that_stand(connection, missing))
     return [Created(job.id, made[job.id]) if job.id in made else QueueFull(job.queue) for job in jobs]

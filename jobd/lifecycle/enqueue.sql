@@ -1,7 +1,7 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
 -- name: enqueue_jobs
--- Inserts new jobs up to each queue's limit; a job without a row back found its queue full, or is there already.
+-- Inserts new jobs up to each queue's limit; a job without a row back found its queue full.
 -- $1 ids uuid[], $2 tasks text[], $3 queues text[], $4 payloads text[], $5 priorities int[],
 -- $6 run_after timestamptz[] (null: now; the past counts as now), $7 delay_s float8[], $8 max_attempts int[],
 -- $9 timeout_s float8[], $10 ttl_s int[], $11 spec_hashes bytea[],
@@ -35,7 +35,6 @@ added AS (
         )
     ) placed
     WHERE $12::integer IS NULL OR place <= (SELECT r.room FROM room r WHERE r.queue = placed.queue)
-    ON CONFLICT (id) DO NOTHING
     RETURNING id, queue, version, created_at, spec_hash
 ),
 specified AS (
@@ -55,23 +54,16 @@ SELECT id, created_at FROM added;
 -- Books idempotency keys for new jobs; a key that is taken answers with the job it stands for. It is valid as long as it
 -- is there: retention deletes it, by steady time, and no clock ends it.
 -- $1 principals text[], $2 keys text[], $3 job_ids uuid[], $4 body_hashes bytea[], $5 lifetimes in s float8[],
--- $6 now timestamptz or null (tests only), $7 how many ms to wait for a key that another transaction holds text
-WITH usual AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout),
-moment AS MATERIALIZED (SELECT steady($6) AS now, set_config('lock_timeout', $7, true) FROM usual),
-booked AS (
-    INSERT INTO idempotency_keys AS k (principal, key, job_id, body_hash, expires_at)
-    SELECT principal, key, job_id, body_hash, now + make_interval(secs => life_s)
-    FROM moment CROSS JOIN unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::double precision[])
-        AS a (principal, key, job_id, body_hash, life_s)
-    ORDER BY principal, key
-    ON CONFLICT (principal, key) DO UPDATE SET job_id = k.job_id
-    RETURNING principal, key, job_id, body_hash
-),
-waited AS MATERIALIZED (  -- all are booked when they have been counted
-    SELECT set_config('lock_timeout', usual.lock_timeout, true)
-    FROM usual CROSS JOIN (SELECT count(*) FROM booked) AS counted
-)
-SELECT booked.* FROM booked CROSS JOIN waited;
+-- $6 now timestamptz or null (tests only), $7 how many ms to wait for a key that another transaction holds text: the lock
+-- timeout of the transaction from here on
+WITH moment AS MATERIALIZED (SELECT steady($6) AS now, set_config('lock_timeout', $7, true))
+INSERT INTO idempotency_keys AS k (principal, key, job_id, body_hash, expires_at)
+SELECT principal, key, job_id, body_hash, now + make_interval(secs => life_s)
+FROM moment CROSS JOIN unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::double precision[])
+    AS a (principal, key, job_id, body_hash, life_s)
+ORDER BY principal, key
+ON CONFLICT (principal, key) DO UPDATE SET job_id = k.job_id
+RETURNING principal, key, job_id, body_hash;
 
 -- name: point_keys
 -- Points keys at the jobs that turned out to answer for them, or drops those whose job was not accepted (null).
