@@ -31,7 +31,7 @@ Person: TypeAlias = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"
 Ref: TypeAlias = Annotated[str, Meta(min_length=1, max_length=500, pattern=r"\S")]
 BudgetMs: TypeAlias = Annotated[int, Meta(ge=1, le=30 * DAY_S * 1000)]
 MaxRuns: TypeAlias = Annotated[int, Meta(ge=1, le=100)]
-Version: TypeAlias = Annotated[int, Meta(ge=1)]
+Version: TypeAlias = Annotated[int, Meta(ge=1, lt=1 << 31)]
 Blockers: TypeAlias = Annotated[list[UUID], Meta(max_length=MAX_BLOCKERS)]
 
 

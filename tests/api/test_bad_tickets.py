@@ -274,6 +274,7 @@ def test_a_ticket_is_rejected_once(api: Api, workers: Stage) -> None:
 WORDS: list[tuple[str, dict[str, Any]]] = [
     *[(f"by = {bad!r}", {"by": bad}) for bad in ("", "  ", "x" * 201, None, 5, ["bob"])],
     *[(f"why = {bad!r:.20}", {"by": "bob", "why": bad}) for bad in ("x" * 20_001, None, 5)],
+    *[(f"version = {bad!r}", {"by": "bob", "version": bad}) for bad in (0, -1, 1 << 31, 1.5, "1", None)],
     ("by is missing, and there is no token", {"why": "fine"}),
     ("unknown field", {"by": "bob", "status": "DONE"}),
 ]
