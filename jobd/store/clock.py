@@ -36,8 +36,9 @@ SHIFT_LINE = statement("shift_line", __package__)
 
 #: A mark this old says that nobody is there who makes them.
 STALE_S = 2 * MARK_S
-#: Jobs in line that are moved in one commit.
+#: Jobs in line that are moved in one commit, and for how long with each look.
 LINE_BATCH = 1000
+LINE_S = 1.0
 #: The last mark, when jobd stops, may not hold it up.
 LAST_MARK_S = 2.0
 
@@ -62,6 +63,8 @@ class Clock:
         self._database = database
         self._lock = anyio.Lock()
         self._last: Seen | None = None
+        #: How far jobs in line are still to be moved; 0: not at all.
+        self._line_step_s = 0.0
         self._boot_id = _boot_id()
 
     async def look(self) -> Seen:
@@ -70,6 +73,7 @@ class Clock:
             await self._look()
             while self._last is None:  # another node was first
                 await self._look()
+            await self._move_line()
             return self._last
 
     async def _look(self) -> None:
@@ -143,8 +147,15 @@ class Clock:
             for shift in SHIFTS if moved else ():
                 await session.execute(shift, moved, wall - unseen_s)
         self._last = Seen(no=no, wall=wall, steady=steady, known=known, boot_s=boot_s)
-        while moved < 0 and await self._database.pool.fetchval(SHIFT_LINE, moved, LINE_BATCH) == LINE_BATCH:
-            pass
+        self._line_step_s = min(moved, 0.0)
+
+    async def _move_line(self) -> None:
+        """After a step back: jobs in line are moved along, for a moment with each look, since nothing waits for it."""
+        until = _boot_s() + LINE_S
+        while self._line_step_s and _boot_s() < until:
+            count = await self._database.pool.fetchval(SHIFT_LINE, self._line_step_s, LINE_BATCH)
+            if count < LINE_BATCH:
+                self._line_step_s = 0.0
 
 
 def in_time(past: Past | None) -> tuple[datetime | None, list[datetime] | None, list[datetime] | None]:
