@@ -18,7 +18,7 @@ from jobd.tasks import openai
 from jobd.tasks.openai import OpenAIRunner
 from jobd.tasks.openai_payload import GROUNDED, Settings
 from jobd.tasks.runner import Context, TaskFailed
-from tests.support.daemon import poll
+from tests.support.wait import wait_until_async
 from tests.tasks.openai_server import TOKENS, OpenAIServer, chunk
 
 if TYPE_CHECKING:
@@ -584,7 +584,7 @@ async def test_cancelling_again_and_again_leaves_no_connection(server: OpenAISer
         with anyio.move_on_after(0.002 * number):
             await runner.run(HI, context())
 
-    poll(lambda: server.connections == 0, 20, lambda: f"{server.connections} are open")
+    await until_closed(server)
 
 
 @pytest.mark.parametrize("step", [{"hang_after": 0}, {"hang_after": 2}])
@@ -633,7 +633,16 @@ async def test_close_lets_go_of_the_connections(server: OpenAIServer) -> None:
 
     await runner.close()
 
-    poll(lambda: server.connections == 0, 20, lambda: f"{server.connections} are open")
+    await until_closed(server)
+
+
+async def until_closed(server: OpenAIServer) -> None:
+    """Without holding up the loop, which does the closing."""
+
+    async def all_closed() -> bool:
+        return server.connections == 0
+
+    await wait_until_async(all_closed, lambda: f"{server.connections} are open")
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
