@@ -19,7 +19,9 @@ FINAL = {2, errors.WrongVersion.exit_code, errors.ServerMissing.exit_code, error
 
 
 def exit_codes(kind: type[JobdError] = JobdError) -> set[int]:
-    return {kind.exit_code}.union(*(exit_codes(inner) for inner in kind.__subclasses__()))
+    """Of what can end `serve`: whatever else the run has imported, errors of commands that call a jobd cannot."""
+    inner = [one for one in kind.__subclasses__() if not one.__module__.startswith("jobd.client")]
+    return {kind.exit_code}.union(*(exit_codes(one) for one in inner))
 
 
 def test_watchdog_waits_until_the_guard_has_given_the_leases_up() -> None:
