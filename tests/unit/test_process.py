@@ -14,6 +14,7 @@ from jobd import locks
 from jobd.account import Account, server_account
 from jobd.errors import ServerFailed, ServerMissing
 from jobd.process import ENVIRONMENT, READ_BYTES, REMEMBERED_LINES, Child
+from tests.support.wait import wait_until_async
 from tests.unit.helpers_processes import DEADLINE_S, is_alive, poll
 
 if TYPE_CHECKING:
@@ -185,10 +186,12 @@ async def test_child_inherits_no_descriptor_but_the_lock(folder: Path, lock_fd: 
     os.set_inheritable(elsewhere, True)
 
     async with started(["sleep", "300"], folder, lock_fd) as (child, _):
-        inherited = {int(name) for name in os.listdir(f"/proc/{child.pid}/fd")}
-    os.close(elsewhere)
 
-    assert inherited == {0, 1, 2, lock_fd}
+        async def only_the_lock() -> bool:  # while it starts, the dynamic loader has a library open
+            return {int(name) for name in os.listdir(f"/proc/{child.pid}/fd")} == {0, 1, 2, lock_fd}
+
+        await wait_until_async(only_the_lock, lambda: os.listdir(f"/proc/{child.pid}/fd"))
+    os.close(elsewhere)
 
 
 async def test_child_leads_a_session_of_its_own(folder: Path, lock_fd: int) -> None:
