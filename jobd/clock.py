@@ -113,7 +113,11 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 def look(last: Watch | None, *, mono: float, wall: float, pause_s: float) -> Watch:
     """One more successful look. A gap much longer than the usual pause, or a step, starts the healthy time anew."""
-    healthy = last is not None and not _is_gap(last, mono, pause_s) and not _is_step(last, mono, wall)
+    healthy = (
+        last is not None
+        and not _is_gap(last, mono, pause_s)
+        and not step_s(wall_s=wall - last.wall, boot_s=mono - last.mono)
+    )
     return Watch(healthy_since=last.healthy_since if last is not None and healthy else mono, mono=mono, wall=wall)
 
 
@@ -123,7 +127,3 @@ def may_reap(watch: Watch, ttl_s: float) -> bool:
 
 def _is_gap(last: Watch, mono: float, pause_s: float) -> bool:
     return mono - last.mono > 3 * pause_s + STEP_S
-
-
-def _is_step(last: Watch, mono: float, wall: float) -> bool:
-    return abs((wall - last.wall) - (mono - last.mono)) > STEP_S

@@ -77,9 +77,9 @@ class Clock:
             return self._last
 
     async def _look(self) -> None:
-        before = _boot_s()
+        before = boot_clock_s()
         row: Any = await self._database.pool.fetchrow(READ_CLOCK)
-        boot_s, last = _boot_s(), self._last
+        boot_s, last = boot_clock_s(), self._last
         if last is not None and boot_s - before > STEP_S / 2:
             return  # when it was that time nobody knows
         wall, era = row["wall"], _era(row) if row["no"] is not None else None
@@ -111,7 +111,7 @@ class Clock:
 
     async def mark_last(self) -> None:
         """When jobd stops: so that the time it is off is known from here on."""
-        last, boot_s = self._last, _boot_s()
+        last, boot_s = self._last, boot_clock_s()
         if last is not None:
             passed_s = boot_s - last.boot_s
             with anyio.move_on_after(LAST_MARK_S, shield=True), contextlib.suppress(Exception):
@@ -151,8 +151,8 @@ class Clock:
 
     async def _move_line(self) -> None:
         """After a step back: jobs in line are moved along, for a moment with each look, since nothing waits for it."""
-        until = _boot_s() + LINE_S
-        while self._line_step_s and _boot_s() < until:
+        until = boot_clock_s() + LINE_S
+        while self._line_step_s and boot_clock_s() < until:
             count = await self._database.pool.fetchval(SHIFT_LINE, self._line_step_s, LINE_BATCH)
             if count < LINE_BATCH:
                 self._line_step_s = 0.0
@@ -173,8 +173,8 @@ def _era(row: Any) -> Era:
     return Era(**{name: row[name] for name in _COLUMNS})
 
 
-def _boot_s() -> float:
-    """Counts on while the machine is suspended, and is never set."""
+def boot_clock_s() -> float:
+    """Seconds since the boot: go on while this process is frozen or the machine suspended, and are never set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

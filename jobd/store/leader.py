@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 import anyio.lowlevel
 
+from jobd.store.clock import boot_clock_s
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LeaderLease:
 
     async def take(self) -> bool:
         """Take the lead, or renew it; False if another has it."""
-        sent_at = _now()
+        sent_at = boot_clock_s()
         row = await self._database.pool.fetchrow(
             TAKE_LEAD, self._name, self._names.holder, TTL_S, list(self._names.dead), None
         )
@@ -80,7 +80,7 @@ class LeaderLease:
 
     async def check(self) -> None:
         """For the leader, before it does anything: renew if overdue, as it is after a freeze; ends it if lost."""
-        if _now() - self._renewed_at > TTL_S - RENEW_S and not await self.take():
+        if boot_clock_s() - self._renewed_at > TTL_S - RENEW_S and not await self.take():
             await self._lose()
 
     async def keep(self, keeping: anyio.CancelScope) -> None:
@@ -93,7 +93,7 @@ class LeaderLease:
                         stands = await self.take()
                 except Exception as error:
                     log.debug("the lead of %s was not renewed: %s", self._name, error)
-                    stands = _now() - self._renewed_at < TTL_S
+                    stands = boot_clock_s() - self._renewed_at < TTL_S
                 if not stands:
                     await self._lose()
 
@@ -133,11 +133,6 @@ async def leading(lease: LeaderLease, handle: Handle, tasks: TaskGroup) -> Async
         keeping.cancel()
         with anyio.CancelScope(shield=True), contextlib.suppress(Exception), anyio.move_on_after(GIVE_UP_S):
             await lease.give_up()
-
-
-def _now() -> float:
-    """Goes on while the process is frozen and while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @contextlib.asynccontextmanager

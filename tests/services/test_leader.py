@@ -11,6 +11,7 @@ import pytest
 from jobd.config import Config
 from jobd.service import Handle
 from jobd.store import leader
+from jobd.store.clock import boot_clock_s
 from jobd.store.leader import LeaderLease, Names, leading
 from tests.support import servers
 from tests.support.daemon import poll
@@ -80,12 +81,12 @@ async def test_leader_that_was_frozen_is_stopped_before_it_does_more(
 ) -> None:
     first, second, done = lease(node.database, "first"), lease(node.database, "second"), []
     handle = Handle(lambda: None)
-    now = leader._now
+    now = boot_clock_s
     async with anyio.create_task_group() as tasks:
         async with leading(first, handle, tasks) as leads:
             await node.database.pool.execute(SHIFT, -1.0)
             await second.take()
-            monkeypatch.setattr(leader, "_now", lambda: now() + leader.TTL_S)  # as it finds when it goes on
+            monkeypatch.setattr(leader, "boot_clock_s", lambda: now() + leader.TTL_S)  # as it finds when it goes on
             await first.check()
             done.append("more")
 
