@@ -8,11 +8,9 @@ done by one attempt, and run no more often than it has attempts; and jobd is the
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from typing import IO, TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ from jobd.services import embedded_postgres as postgres
 from jobd.services import embedded_valkey
 from tests.support import servers
 from tests.support.daemon import TOP, Jobd, poll
-from tests.support.http import Api
+from tests.support.load import Load
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -68,42 +66,15 @@ max_attempts = 10
 """
 
 
-class Load:
-    """Submits one job after the other until it is told to stop; remembers which were acknowledged."""
-
-    def __init__(self, daemon: Jobd) -> None:
-        self._daemon = daemon
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        #: Number of the job, in its payload, and its id.
-        self.acknowledged: dict[int, str] = {}
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
+class KeyedLoad(Load):
+    """Repeats each submit with its key until it is acknowledged."""
 
     def _run(self) -> None:
-        number = 0
         while not self._end.wait(PAUSE_S):
-            number += 1
-            while not self._submit(number) and not self._end.wait(PAUSE_S):
+            self._number += 1
+            job = {"task": "mark", "payload": {"n": self._number}}
+            while not self._submit(job, {"Idempotency-Key": f"job-{self._number}"}) and not self._end.wait(PAUSE_S):
                 pass
-
-    def _submit(self, number: int) -> bool:
-        body = {"task": "mark", "payload": {"n": number}}
-        try:
-            answer = Api(self._daemon.address)("POST", "/v1/jobs", body, {"Idempotency-Key": f"job-{number}"})
-        except (OSError, http.client.HTTPException):
-            return False
-        if answer.status != 202 and answer.status != 200:
-            assert answer.status in (429, 503), (answer.status, answer.body)
-            return False
-        assert self.acknowledged.setdefault(number, answer.json["job_id"]) == answer.json["job_id"]
-        return True
 
 
 @pytest.fixture
@@ -136,7 +107,8 @@ async def session(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
 async def check(daemon: Jobd, load: Load, runs: Path, url: str) -> None:
     """Everything acknowledged is there, done by one attempt, and run at most once for each attempt."""
     assert len(load.acknowledged) > ALONE_S / PAUSE_S / 10, "the load was no load"
-    ids = list(load.acknowledged.values())
+    assert set(load.refused) <= {429, 503}
+    ids = list(load.acknowledged)
     async with session(url) as connection:
         deadline = time.monotonic() + DONE_S
         while True:
@@ -161,7 +133,7 @@ async def check(daemon: Jobd, load: Load, runs: Path, url: str) -> None:
     ran = counted(runs)
     assert set(successes.values()) == {1} and len(successes) == len(ids)
     assert others <= 1, "a key made a second job"  # the last submit may have lost its answer
-    assert not {n: ran[n] for n, job in load.acknowledged.items() if not 1 <= ran[n] <= attempts[job]}
+    assert not {n: ran[n] for job, n in load.acknowledged.items() if not 1 <= ran[n] <= attempts[job]}
     poll(lambda: daemon.readiness()[0] == 200, 60, daemon.log)
 
 
@@ -178,7 +150,7 @@ async def test_valkey_that_cannot_start(marking: Path) -> None:
     program.chmod(0o755)
     daemon = start(marking, path=f"{marking / 'fake'}:")
     try:
-        with Load(daemon) as load:
+        with KeyedLoad(daemon) as load:
             await anyio.sleep(ALONE_S)
             assert daemon.readiness()[1]["status"] == "degraded"
         await check(daemon, load, marking / "runs", daemon.addresses["DATABASE_URL"])
@@ -190,7 +162,7 @@ async def test_valkey_that_cannot_start(marking: Path) -> None:
 async def test_postgres_frozen_for_a_minute(marking: Path) -> None:
     daemon = start(marking)
     try:
-        with Load(daemon) as load:
+        with KeyedLoad(daemon) as load:
             await anyio.sleep(ALONE_S / 10)
             with frozen(children(daemon.server_pid("postgres"))):
                 await anyio.sleep(ALONE_S / 5)
@@ -206,7 +178,7 @@ async def test_standby_is_promoted_under_load(marking: Path) -> None:
     with pair(marking) as (url, fail_over, promote), servers.valkey(marking) as redis_url:
         daemon = start(marking, JOBD_POSTGRES_URL=url, JOBD_REDIS_URL=redis_url)
         try:
-            with Load(daemon) as load:
+            with KeyedLoad(daemon) as load:
                 await anyio.sleep(ALONE_S / 5)
                 fail_over()
                 await anyio.sleep(ALONE_S / 15)
@@ -222,7 +194,7 @@ async def test_clock_stepped_to_1970_and_to_2056_and_back(marking: Path) -> None
     daemon = start(marking)
     url = daemon.addresses["DATABASE_URL"]
     try:
-        with Load(daemon) as load:
+        with KeyedLoad(daemon) as load:
             for years in (0, -56, 0, 30, 0, -56, 30, 0):
                 await step(url, years)
                 await anyio.sleep(ALONE_S / 8)

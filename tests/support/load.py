@@ -14,6 +14,7 @@ from tests.support.daemon import TOP, poll
 from tests.support.http import Api
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.support.daemon import Jobd
@@ -76,16 +77,19 @@ class Load:
     def _run(self) -> None:
         while not self._end.wait(PAUSE_S):
             self._number += 1
-            try:
-                answer = Api(self._daemon.address)(
-                    "POST", "/v1/jobs", {"task": "double", "payload": {"n": self._number}}
-                )
-            except (OSError, KeyError, ValueError, http.client.HTTPException):  # it is not there, or just went
-                continue
-            if answer.status < 300:
-                self.acknowledged[answer.json["job_id"]] = self._number
-            else:
-                self.refused.append(answer.status)
+            self._submit({"task": "double", "payload": {"n": self._number}})
+
+    def _submit(self, job: Mapping[str, object], headers: Mapping[str, str] | None = None) -> bool:
+        """Whether it was acknowledged."""
+        try:
+            answer = Api(self._daemon.address)("POST", "/v1/jobs", job, headers)
+        except (OSError, KeyError, ValueError, http.client.HTTPException):  # it is not there, or just went
+            return False
+        if answer.status < 300:
+            self.acknowledged[answer.json["job_id"]] = self._number
+        else:
+            self.refused.append(answer.status)
+        return answer.status < 300
 
     def wait_for_more(self, timeout_s: float, more: int = 1) -> None:
         """Until so many more are acknowledged than now."""
