@@ -45,6 +45,8 @@ _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _NESTING
 _DIGITS_AS_0: Final = bytes.maketrans(b"0123456789E", b"0000000000e")
 _LONG_DIGITS: Final = b"0" * 309
 _LONG_EXPONENT: Final = b"e-0000"
+#: Text of more bytes is checked with as few copies as can be, at the price of a slower loop over its strings.
+_LARGE_BYTES: Final = 1_000_000
 
 
 class BadPayload(JobdError):
@@ -53,6 +55,10 @@ class BadPayload(JobdError):
 
 class TooLarge(BadPayload):
     code = "too_large"
+
+    def __init__(self, message: str, size: int) -> None:
+        super().__init__(message)
+        self.size = size
 
 
 class NotUtf8(BadPayload):
@@ -114,7 +120,7 @@ def check_payload(raw: bytes, limit_bytes: int) -> dict[str, Any]:
 def check_json(raw: bytes, limit_bytes: int) -> Any:
     """The JSON value in `raw`, which jsonb can hold and every parser reads alike, or BadPayload."""
     if len(raw) > limit_bytes:
-        raise TooLarge(f"{len(raw)} bytes of JSON are more than the limit of {limit_bytes}")
+        raise TooLarge(f"{len(raw)} bytes of JSON are more than the limit of {limit_bytes}", len(raw))
     if raw.startswith(_BOM):
         raise HasBom("the JSON begins with a byte order mark; send it without")
     text = _without_escaped_backslashes(raw)
@@ -126,7 +132,7 @@ def check_json(raw: bytes, limit_bytes: int) -> Any:
         value = msgspec.json.decode(raw)
     except (UnicodeDecodeError, msgspec.DecodeError) as error:
         raise _name_fault(raw, error) from None
-    if _count_quotes(text) != _count_quotes(_without_escaped_backslashes(msgspec.json.encode(value))):
+    if _count_quotes(text) != _quotes_in(value, len(raw)):
         raise DuplicateKey("an object has the same key twice")
     if len(raw) > MAX_KEY_CHARS and isinstance(value, dict | list):
         _check_keys(value)
@@ -142,18 +148,55 @@ def _count_quotes(text: bytes) -> int:
     return text.count(b'"') - text.count(b'\\"')
 
 
+def _quotes_in(value: object, size: int) -> int:
+    """How many quotes `value` has as JSON. Of a large one the strings are counted, which needs no second text."""
+    if size <= _LARGE_BYTES:
+        return _count_quotes(_without_escaped_backslashes(msgspec.json.encode(value)))
+    strings = 0
+    left: list[Any] = [value]
+    while left:
+        one = left.pop()
+        if type(one) is dict:
+            strings += len(one)
+            one = one.values()
+        elif type(one) is str:
+            one = (one,)
+        elif type(one) is not list:
+            continue
+        for child in one:
+            if type(child) is str:
+                strings += 1
+            elif type(child) is dict or type(child) is list:
+                left.append(child)
+    return 2 * strings
+
+
 def _outside_strings(text: bytes) -> bytes:
     return b"".join(text.replace(b'\\"', b"").split(b'"')[::2])
 
 
 def _has_long_number(text: bytes) -> bool:
-    digits = text.translate(_DIGITS_AS_0)
-    return _LONG_DIGITS in digits or _LONG_EXPONENT in digits
+    """Looked for in pieces that overlap by as much as is looked for, so that a large text is not copied whole."""
+    for start in range(0, len(text), _LARGE_BYTES):
+        digits = text[start : start + _LARGE_BYTES + len(_LONG_DIGITS)].translate(_DIGITS_AS_0)
+        if _LONG_DIGITS in digits or _LONG_EXPONENT in digits:
+            return True
+    return False
+
+
+def structure_of(raw: bytes) -> tuple[int, int]:
+    """Depth and number of keys of text that was checked."""
+    structure = _outside_strings(_without_escaped_backslashes(raw))
+    return _depth(structure), structure.count(b":")
+
+
+def _depth(structure: bytes) -> int:
+    steps = map(_NESTING.__getitem__, structure.translate(None, _NOT_BRACKETS))
+    return max(accumulate(steps), default=0)
 
 
 def _check_bounds(structure: bytes) -> None:
-    steps = map(_NESTING.__getitem__, structure.translate(None, _NOT_BRACKETS))
-    if max(accumulate(steps), default=0) > MAX_DEPTH:
+    if _depth(structure) > MAX_DEPTH:
         raise TooDeep(f"the JSON is nested deeper than {MAX_DEPTH}")
     if (keys := structure.count(b":")) > MAX_KEYS:
         raise TooManyKeys(f"the JSON has {keys} keys, the limit is {MAX_KEYS}")

@@ -11,7 +11,8 @@
   ends with the node that has the file, so that any other can say which one to ask. (Names from before do not.)
 - What the database says is a path is opened only if it looks like one of ours, and through no link.
 
-A large result costs several times its size in memory while it is read and written: two at a time, in threads.
+A large result is encoded, checked and written in one thread, one result at a time: in pieces where its value is at hand
+(see `json_pieces`), and else, since its text must be parsed to be checked, with twice its size in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from jobd.errors import JobdError
 from jobd.host_files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
     from jobd.config import Config
@@ -45,7 +46,8 @@ log = logging.getLogger(__name__)
 
 FOLDER = "results"
 MARKER = "installation"
-AT_ONCE = 2
+#: Large results that are handled at the same time; each needs memory and keeps the GIL for milliseconds.
+AT_ONCE = 1
 #: For so long after its file was written the commit may still be under way, whatever the clock says of the file's age.
 FRESH_S = 3600.0
 
@@ -88,6 +90,14 @@ class OpenResult(NamedTuple):
     size: int
 
 
+class KeptResult(NamedTuple):
+    """A result in its file, ready to be reported."""
+
+    ref: str
+    #: SHA-256 of its text.
+    digest: bytes
+
+
 class Found(NamedTuple):
     ref: str
     #: None: of a file that was never finished.
@@ -115,24 +125,37 @@ class Results:
         """
         if len(result) <= self._config().limits.inline_result_bytes:
             return None
-        return await to_thread.run_sync(self._write, job, result, limiter=self.limiter)
+        return (await self.keep_pieces(job, iter((result,)))).ref
 
-    def _write(self, job: Holder, result: bytes) -> str:
-        digest = hashlib.sha256(job.lease_token.bytes)
-        digest.update(result)
-        folder, rest = digest.hexdigest()[:2], digest.hexdigest()[2:34]
-        name = f"{job.job_id}-{rest}@{self._node}.json"
-        ref = f"{FOLDER}/{folder}/{name}"
-        self._mark_fresh(ref)
+    async def keep_pieces(self, job: Holder, pieces: Iterator[bytes]) -> KeptResult:
+        """Put a large result into a file, piece by piece. Raises ResultNotKept and whatever `pieces` raises."""
+        return await to_thread.run_sync(self._write, job, pieces, limiter=self.limiter)
+
+    def _write(self, job: Holder, pieces: Iterator[bytes]) -> KeptResult:
+        """Its name says what is in it, so it gets it last."""
+        file_digest, digest = hashlib.sha256(job.lease_token.bytes), hashlib.sha256()
+        temporary = f".{job.job_id}-{secrets.token_hex(16)}@{self._node}.json.{secrets.token_hex(4)}"
+        size = 0
         try:
-            with _Folder(self._data_dir, folder, make=True) as fd:
-                _write_into(fd, name, result)
+            with _Folder(self._data_dir, secrets.token_hex(1), make=True) as fd, _Temporary(fd, temporary) as file:
+                for piece in pieces:
+                    size += len(piece)
+                    file_digest.update(piece)
+                    digest.update(piece)
+                    file.write(piece)
+                file.sync()
+                folder, rest = file_digest.hexdigest()[:2], file_digest.hexdigest()[2:34]
+                name = f"{job.job_id}-{rest}@{self._node}.json"
+                ref = f"{FOLDER}/{folder}/{name}"
+                self._mark_fresh(ref)
+                with _Folder(self._data_dir, folder, make=True) as target:
+                    file.rename(name, target)
         except OSError as error:
             raise ResultNotKept(
-                f"the result of job {job.job_id}, {len(result)} bytes, could not be written to"
+                f"the result of job {job.job_id}, {size} bytes so far, could not be written to"
                 f" {self._data_dir / FOLDER}: {error.strerror}; make room there, or lower retention.jobs_s"
             ) from error
-        return ref
+        return KeptResult(ref, digest.digest())
 
     def _mark_fresh(self, ref: str) -> None:
         now = time.monotonic()
@@ -279,21 +302,34 @@ def _make_folder(name: str, parent: int) -> None:
     os.fsync(parent)
 
 
-def _write_into(folder: int, name: str, text: bytes) -> None:
-    temporary = f".{name}.{secrets.token_hex(4)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(temporary, flags, 0o600, dir_fd=folder)
-    try:
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            left = memoryview(text)
-            while left:
-                left = left[file.write(left) :]
-            os.fsync(fd)
-        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        os.unlink(temporary, dir_fd=folder)
-        raise
-    os.fsync(folder)
+class _Temporary:
+    """A file under a temporary name, which is gone in the end unless it was renamed."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        self._folder = folder
+        self._name = name
+
+    def __enter__(self) -> _Temporary:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(self._name, flags, 0o600, dir_fd=self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._folder)
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def rename(self, name: str, folder: int) -> None:
+        os.rename(self._name, name, src_dir_fd=self._folder, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
 def _found(folder: str, entry: os.DirEntry[str]) -> Found | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
+from anyio import to_thread
 from msgspec import UNSET, Raw
 
 from jobd.client import ApiProblem, ClientError
@@ -61,6 +62,9 @@ class SentResults:
 
     async def keep(self, job: Held, result: bytes) -> str | None:
         return None
+
+    async def keep_pieces(self, job: Held, pieces: Iterator[bytes]) -> bytes:
+        return await to_thread.run_sync(b"".join, pieces, limiter=self.limiter)
 
 
 class RemoteEngine:

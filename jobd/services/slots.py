@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from jobd.engine import is_item_error
 from jobd.job.model import Completed, Conflicting, Superseded
+from jobd.json_pieces import is_large, json_pieces
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
-from jobd.payload import BadPayload, check_json
-from jobd.results import ResultNotKept
+from jobd.payload import BadPayload, TooLarge, check_json
+from jobd.results import KeptResult, ResultNotKept
 from jobd.tasks.failure import error_text, failure_of
 from jobd.tasks.runner import Context, TaskFailed
 from jobd.tasks.telling import EventKeeper, EventSink
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from anyio.abc import TaskGroup
 
@@ -86,6 +86,10 @@ class ResultKeeper(Protocol):
 
     async def keep(self, job: Held, result: bytes) -> str | None:
         """The `result_ref` to report; None: report it inline."""
+        ...
+
+    async def keep_pieces(self, job: Held, pieces: Iterator[bytes]) -> KeptResult | bytes:
+        """The same for a large result as it is encoded; bytes: report them inline."""
         ...
 
 
@@ -223,13 +227,14 @@ class Slots:
                 result = await self._carry(run)
                 with anyio.CancelScope(shield=True):  # not for long: that report has its deadline
                     await reported.wait()
-                if tasks is not None and isinstance(result, bytes):
+                if tasks is not None and isinstance(result, (bytes, KeptResult)):
                     reported = anyio.Event()
                     tasks.start_soon(self._finish, run, result, reported)
                 else:
                     await self._finish(run, result, reported)
+                result = None  # it may be large, and the next may be long in coming
 
-    async def _carry(self, run: _Run) -> bytes | TaskFailed | None:
+    async def _carry(self, run: _Run) -> bytes | KeptResult | TaskFailed | None:
         """From its lease to its end; cut off, it is handed back at once."""
         try:
             return await self._result_of(run)
@@ -238,7 +243,7 @@ class Slots:
             await self._finish(run, None, anyio.Event())
             raise
 
-    async def _finish(self, run: _Run, result: bytes | TaskFailed | None, reported: anyio.Event) -> None:
+    async def _finish(self, run: _Run, result: bytes | KeptResult | TaskFailed | None, reported: anyio.Event) -> None:
         try:
             await self._report(run, result)
         finally:
@@ -257,16 +262,16 @@ class Slots:
 
     # -- running one job -----------------------------------------------------------------------------------------
 
-    async def _result_of(self, run: _Run) -> bytes | TaskFailed | None:
+    async def _result_of(self, run: _Run) -> bytes | KeptResult | TaskFailed | None:
         """The result as JSON, or why there is none; None if nobody is to be told."""
-        result: bytes | TaskFailed | None = None
+        result: bytes | KeptResult | TaskFailed | None = None
         if run.hold.is_over():  # its claim was answered late, or this process stood still: another may have it by now
             run.hand_back()
             return None
         run.began = True
         with run.scope:
             try:
-                result = await self._checked(await self._run(run))
+                result = await self._encoded(run.hold.held, await self._run(run))
             except anyio.get_cancelled_exc_class():
                 if _is_cancelled():
                     raise
@@ -291,28 +296,30 @@ class Slots:
         payload: dict[str, Any] = msgspec.json.decode(run.job.payload)
         return await runner.run(payload, run.context)
 
-    async def _checked(self, result: object) -> bytes:
-        """The result as it is stored; a large one is read in a thread, for that takes a while."""
+    async def _encoded(self, job: Held, result: object) -> bytes | KeptResult:
+        """The result as it is stored. A large one is encoded, checked and put into its file in a thread, in pieces."""
         limits = self._config().limits
         try:
-            text = msgspec.json.encode(result)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise TaskFailed("bad_result", f"the result is not JSON: {error}", retryable=False) from None
-        if len(text) > limits.result_bytes:
+            if not is_large(result, limits.inline_result_bytes):
+                text = msgspec.json.encode(result)
+                check_json(text, limits.result_bytes)
+                return text
+            pieces = json_pieces(result, limits.result_bytes)
+            del result  # its memory is free as soon as it is encoded
+            return await self._results.keep_pieces(job, pieces)
+        except TooLarge as error:
             raise TaskFailed(
                 "result_too_large",
-                f"the result has {len(text)} bytes, more than limits.result_bytes = {limits.result_bytes}; keep it"
+                f"the result has {error.size} bytes, more than limits.result_bytes = {limits.result_bytes}; keep it"
                 " elsewhere and return where",
                 retryable=False,
-            )
-        try:
-            if len(text) <= limits.inline_result_bytes:
-                check_json(text, limits.result_bytes)
-            else:
-                await to_thread.run_sync(check_json, text, limits.result_bytes, limiter=self._results.limiter)
+            ) from None
         except BadPayload as error:
             raise TaskFailed("bad_result", f"the result cannot be stored: {error}", retryable=False) from None
-        return text
+        except ResultNotKept as error:
+            raise TaskFailed(error.code, str(error)) from None
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise TaskFailed("bad_result", f"the result is not JSON: {error}", retryable=False) from None
 
     def _why_stopped(self, run: _Run) -> TaskFailed | None:
         if run.hold.lost.is_set() or run.handed_back:
@@ -323,7 +330,7 @@ class Slots:
 
     # -- reporting -----------------------------------------------------------------------------------------------
 
-    async def _report(self, run: _Run, result: bytes | TaskFailed | None) -> None:
+    async def _report(self, run: _Run, result: bytes | KeptResult | TaskFailed | None) -> None:
         """Write down what came of it. Nothing, once the lease is lost."""
         run.report_within(max(REPORT_S, run.hold.ttl_s(self._config().leases)))
         with run.report_scope:
@@ -337,11 +344,12 @@ class Slots:
                     return
                 except Exception as error:  # whatever came of it: the same report again is answered the same
                     log.debug("not reported yet: %s", error, extra=_names(run))
-                    if isinstance(result, bytes) and isinstance(error, ResultNotKept):
+                    is_result = isinstance(result, (bytes, KeptResult))
+                    if is_result and isinstance(error, ResultNotKept):
                         result = TaskFailed(error.code, str(error))
-                    elif isinstance(result, bytes) and isinstance(error, TaskFailed):
+                    elif is_result and isinstance(error, TaskFailed):
                         result = error
-                    elif isinstance(result, bytes) and is_item_error(error):
+                    elif is_result and is_item_error(error):
                         message = f"the result cannot be stored: {type(error).__name__}"
                         result = TaskFailed("bad_result", message, retryable=False)
                     else:
@@ -349,8 +357,8 @@ class Slots:
         why = "its lease is lost" if run.hold.lost.is_set() else "no answer came; its lease will end"
         log.warning("nothing was written about an attempt: %s", why, extra=_names(run))
 
-    def _write(self, run: _Run, result: bytes | TaskFailed | None) -> Awaitable[object]:
-        if isinstance(result, bytes):
+    def _write(self, run: _Run, result: bytes | KeptResult | TaskFailed | None) -> Awaitable[object]:
+        if isinstance(result, (bytes, KeptResult)):
             return self._complete(run, result)
         proof: dict[str, Any] = msgspec.structs.asdict(run.hold.held)
         if result is None:
@@ -359,14 +367,17 @@ class Slots:
         proof["outcome_hash"] = hashlib.sha256(error.encode()).digest()
         return self._engine.fail(Failure(**proof, error=error, retryable=result.retryable))
 
-    async def _complete(self, run: _Run, result: bytes) -> object:
+    async def _complete(self, run: _Run, result: bytes | KeptResult) -> object:
         proof: dict[str, Any] = msgspec.structs.asdict(run.hold.held)
+        if isinstance(result, KeptResult):
+            proof["outcome_hash"] = result.digest
+            return await self._engine.complete(Completion(**proof, result_ref=result.ref))
         proof["outcome_hash"] = hashlib.sha256(result).digest()
         ref = await self._results.keep(run.hold.held, result)
         text = result.decode() if ref is None else None
         return await self._engine.complete(Completion(**proof, result=text, result_ref=ref))
 
-    def _note(self, run: _Run, result: bytes | TaskFailed | None, answer: object) -> None:
+    def _note(self, run: _Run, result: bytes | KeptResult | TaskFailed | None, answer: object) -> None:
         if isinstance(answer, (Superseded, Conflicting)):
             log.warning("an attempt ended too late, its job was taken over", extra=_names(run))
         elif isinstance(result, TaskFailed):

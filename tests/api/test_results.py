@@ -322,7 +322,7 @@ def test_full_disk_costs_neither_the_job_nor_the_result(yard: Depot, small_disk:
     assert (refused.status, refused.code) == (503, "result_not_kept")
     assert int(refused.headers["retry-after"]) > 0
     assert files_of(yard, held["job_id"]) == []
-    assert re.search(rf"result of job {held['job_id']}, 300002 bytes, .*No space left", yard.daemon.log())
+    assert re.search(rf"result of job {held['job_id']}, 300002 bytes so far, .*No space left", yard.daemon.log())
     assert yard.read(held["job_id"])["status"] == "running"
     subprocess.run(["mount", "-o", "remount,size=2m", small_disk], check=True)
     assert yard.complete(held, too_much) == {"ok": True, "ack": True}

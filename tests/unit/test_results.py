@@ -130,7 +130,9 @@ def files_stay_small() -> Iterator[None]:
 async def test_disk_that_takes_no_more_is_told_and_nothing_half_is_left(results: Results, tmp_path: Path) -> None:
     job_id = new_id()
 
-    with pytest.raises(ResultNotKept, match=f"job {job_id}, 100004 bytes, could not be written to .*: File too large;"):
+    with pytest.raises(
+        ResultNotKept, match=f"job {job_id}, 100004 bytes so far, could not be written to .*: File too large;"
+    ):
         await results.keep(holder(job_id), TEXT)
 
     assert files_in(tmp_path) == []
