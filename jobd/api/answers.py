@@ -8,12 +8,12 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw
 
-from jobd.api.problems import ApiError
 from jobd.lifecycle import read
 from jobd.lifecycle.waiting import explain_waiting
 from jobd.milliseconds import ms
 from jobd.store.postgres import translated
 from jobd.wire import gateway as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

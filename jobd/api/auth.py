@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobd.api.problems import ApiError
 from jobd.tokens import digest_of, id_in
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

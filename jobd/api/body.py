@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from jobd.api.problems import ApiError
 from jobd.payload import check_json
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -11,12 +11,12 @@ from jobd.api.answers import reading
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
 from jobd.api.jobs import queue_full
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.read import list_dead_letters
 from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.responses import Response

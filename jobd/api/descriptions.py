@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from jobd.api.endpoint import HEADERS, JSON, Endpoint
 from jobd.api.openapi import document
-from jobd.api.problems import CATALOGUE
+from jobd.wire.problems import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

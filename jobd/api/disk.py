@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from jobd.api.problems import ApiError
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

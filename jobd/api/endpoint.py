@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jobd.api.problems import ApiError, problem_of
+from jobd.api.problems import problem_of
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -16,10 +16,10 @@ from jobd.api.answers import job_id_in, missing, reading
 from jobd.api.endpoint import Call, Endpoint, Parameter
 from jobd.api.hang_up import while_wanted
 from jobd.api.jobs import JOB_ID
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.job.history import START, Cursor, newest, read_cursor
 from jobd.lifecycle.events import Place, read_history
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from jobd.api.auth import PASSER_BY
-from jobd.api.problems import REQUEST_ID, ApiError, problem_of
+from jobd.api.problems import REQUEST_ID, problem_of
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection

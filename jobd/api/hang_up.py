@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.api.problems import ApiError
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

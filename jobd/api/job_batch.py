@@ -16,12 +16,12 @@ from jobd.api.answers import missing, reading
 from jobd.api.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.api.endpoint import JSON, Call, Endpoint, json_answer
 from jobd.api.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
-from jobd.api.problems import ApiError
 from jobd.api.submit import booked, key_in, new_job
 from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.waiting import statuses_of
 from jobd.payload import BadPayload, HasBom, NotJson, NotUtf8, TooDeep, check_json
 from jobd.wire import gateway as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

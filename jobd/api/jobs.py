@@ -23,7 +23,6 @@ from jobd.api.answers import (
 )
 from jobd.api.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.api.submit import body_limit, booked, key_in, new_job
 from jobd.api.wait import wait_for_job
@@ -33,6 +32,7 @@ from jobd.lifecycle.enqueue import Created, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.read import list_jobs
 from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from datetime import datetime

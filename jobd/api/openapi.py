@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 
 from jobd import __version__
-from jobd.api import body, problems
+from jobd.api import body
 from jobd.api.endpoint import JSON
 from jobd.api.field_comments import field_comments
 from jobd.api.guard import HEALTH, READS
+from jobd.wire.problems import CATALOGUE, MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -51,7 +52,7 @@ HEADERS = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    types = [problems.Problem, *(one for endpoint in endpoints for one in _types(endpoint))]
+    types = [Problem, *(one for endpoint in endpoints for one in _types(endpoint))]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
     by_type = {id(one): schema for one, schema in zip(types, schemas, strict=True)}
     _add_comments(components, types)
@@ -94,7 +95,7 @@ def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
         codes.add("not_found")
     found: dict[int, list[str]] = {}
     for code in sorted(codes):
-        found.setdefault(problems.CATALOGUE[code].status, []).append(code)
+        found.setdefault(CATALOGUE[code].status, []).append(code)
     return dict(sorted(found.items()))
 
 
@@ -161,7 +162,7 @@ def _refusal(status: int, codes: Sequence[str]) -> dict[str, Any]:
     return {
         "description": HTTPStatus(status).phrase,
         "headers": _headers_of(status),
-        "content": {problems.MEDIA_TYPE: {"schema": schema}},
+        "content": {MEDIA_TYPE: {"schema": schema}},
     }
 
 

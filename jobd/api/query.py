@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.api.problems import ApiError
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from jobd.api.answers import reading
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.lifecycle.read import QueueStats, queue_stats
 from jobd.lifecycle.waiting import outbox_depth, queue_heads
 from jobd.wire import gateway as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -19,7 +19,6 @@ from msgspec import UNSET
 from jobd.api.answers import reading
 from jobd.api.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
-from jobd.api.problems import ApiError
 from jobd.api.worker import check_worker_id, token_in
 from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
 from jobd.job.status import AttemptOutcome
@@ -31,6 +30,7 @@ from jobd.masking import masked_text
 from jobd.payload import TooDeep, check_json
 from jobd.results import ResultNotKept
 from jobd.wire import worker as wire
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -13,9 +13,9 @@ from jobd.api.answers import job_id_in, read_job, reading
 from jobd.api.endpoint import HEADERS, JSON, Call, Endpoint
 from jobd.api.hang_up import hang_up
 from jobd.api.jobs import JOB_ID, MISSING
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.results import ResultLost
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.responses import Response

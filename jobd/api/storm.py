@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from jobd.api.problems import ApiError
+from jobd.wire.problems import ApiError
 
 #: Renewals of one lease within a second.
 MOST = 20

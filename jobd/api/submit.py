@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from jobd.api.problems import ApiError
 from jobd.canonical import NotCanonical, spec_hash
 from jobd.config import DAY_S
 from jobd.ids import new_id
@@ -22,6 +21,7 @@ from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.payload import check_json
 from jobd.tasks.runner import TaskFailed
 from jobd.wire.gateway import MAX_AHEAD_S, Submit
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

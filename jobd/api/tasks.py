@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.wire.gateway import Name
+from jobd.wire.problems import ApiError
 from jobd.wire.tasks import TaskObject, Tasks
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from jobd.api.endpoint import Call, Endpoint, Parameter
 from jobd.api.events import HEARTBEAT_S, MEDIA_TYPE, NOW, EventStream, event_part
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.api.tickets import MISSING, TICKET_ID, ticket_id_in
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

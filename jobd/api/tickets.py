@@ -16,12 +16,12 @@ from msgspec import UNSET, UnsetType
 from jobd.api.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
 from jobd.api.jobs import IDEMPOTENCY_KEY
-from jobd.api.problems import ApiError
 from jobd.api.query import read_query
 from jobd.api.submit import booked, key_in
 from jobd.payload import check_json
 from jobd.wire import tickets as wire
 from jobd.wire.gateway import Limit, Name
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.responses import Response

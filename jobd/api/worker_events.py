@@ -10,7 +10,6 @@ import msgspec
 
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
-from jobd.api.problems import ApiError
 from jobd.job.history import RESERVED, Told
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import Kept, OutOfStep, Telling
@@ -22,6 +21,7 @@ from jobd.wire.events import (
     JobEvents,
     WorkerEvent,
 )
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.api.guard import READS
-from jobd.api.problems import ApiError, problem_of
+from jobd.api.problems import problem_of
 from jobd.services.accept import Crowd, Listener, Server
 from jobd.services.http1 import Settings
 from jobd.services.listen import bind_listener, listener_url
+from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     import socket

@@ -47,7 +47,8 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.utils import parse_socket_addr
 from starlette.requests import ClientDisconnect
 
-from jobd.api.problems import CATALOGUE, MEDIA_TYPE, ApiError, problem
+from jobd.api.problems import problem
+from jobd.wire.problems import CATALOGUE, MEDIA_TYPE, ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

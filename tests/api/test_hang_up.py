@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.api.hang_up import hang_up
-from jobd.api.problems import ApiError
+from jobd.wire.problems import ApiError
 from tests.support.raw_http import answers_in, dial
 
 if TYPE_CHECKING:

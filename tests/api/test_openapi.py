@@ -15,7 +15,7 @@ import schemathesis
 
 from jobd.api.app import ENDPOINTS, build_app
 from jobd.api.openapi import document
-from jobd.api.problems import CATALOGUE
+from jobd.wire.problems import CATALOGUE
 
 if TYPE_CHECKING:
     from tests.support.http import Answer, Api

@@ -23,12 +23,12 @@ import pytest
 
 from jobd.api import auth
 from jobd.api.auth import EVERYONE, LOCAL, PASSER_BY, Doorkeeper, Tries
-from jobd.api.problems import ApiError
 from jobd.config import Auth, Config, Server, Token
 from jobd.lifecycle.tokens import TokenRow, create_token, revoke_tokens
 from jobd.store.migrate import migrate
 from jobd.store.postgres import connect
 from jobd.tokens import id_in, new_token
+from jobd.wire.problems import ApiError
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.node import new_database
