@@ -13,20 +13,21 @@ import click
 import msgspec
 
 import jobd
-from jobd import cli_backup, cli_bench, cli_worker, config_load, logs
+from jobd import cli_backup, cli_bench, cli_worker, config_load
 from jobd.cli_later import COMPLETION, JOBS, LaterGroup
 from jobd.cli_run import run_async
 from jobd.cli_worker import queue_names
 from jobd.config_show import public
 from jobd.config_show import rows as config_rows
 from jobd.errors import JobdError, root_cause
+from jobd.host import logs
 from jobd.tokens import RESERVED_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobd.config import Loaded
-    from jobd.datadir import Addresses, DataDir
+    from jobd.host.data_dir import Addresses, DataDir
 
 EXIT_CODES = """\b
 Exit codes:
@@ -354,8 +355,8 @@ def note(loaded: Loaded) -> None:
 
 
 def data_dir_of(loaded: Loaded) -> DataDir:
-    from jobd.account import server_account
-    from jobd.datadir import DataDir
+    from jobd.host.account import server_account
+    from jobd.host.data_dir import DataDir
 
     return DataDir(Path(loaded.config.data_dir), server_account())
 

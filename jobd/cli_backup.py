@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd import config_load, logs
+from jobd import config_load
 from jobd.cli_run import run_async, show_progress
+from jobd.host import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ import os
 import click
 import msgspec
 
-from jobd import logs
 from jobd.cli_run import run_async, show_progress
-from jobd.masking import masked_url
+from jobd.host import logs
+from jobd.host.masking import masked_url
 
 
 @click.group()

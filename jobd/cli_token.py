@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.account import server_account
-from jobd.datadir import DataDir
 from jobd.errors import DataDirRefused
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.lifecycle.tokens import create_token, read_tokens, revoke_tokens
 from jobd.maintenance import connected, keeper
 from jobd.store.migrate import migrate

@@ -70,8 +70,8 @@ def url_of(file: str | None, data_dir: str | None) -> str:
     if not named and (variable := os.environ.get("JOBD_URL")):
         return variable
     from jobd import config_load
-    from jobd.account import server_account
-    from jobd.datadir import DataDir
+    from jobd.host.account import server_account
+    from jobd.host.data_dir import DataDir
 
     flags = {"data_dir": data_dir}
     loaded = config_load.load(Path(file) if file is not None else None, os.environ, flags)

@@ -12,10 +12,11 @@ import click
 import msgspec
 
 import jobd
-from jobd import config_load, logs
+from jobd import config_load
 from jobd.cli_run import run_async
 from jobd.cli_where import read_token
 from jobd.config import NAME_PATTERN
+from jobd.host import logs
 
 if TYPE_CHECKING:
     import ssl

@@ -24,7 +24,7 @@ from jobd.config import NAME_PATTERN, Config, Key, Loaded, broken_rules
 from jobd.config_options import NAMED, Option, expectation, is_list, is_marked, narrow, options, value_at
 from jobd.config_show import cut, literal, quoted
 from jobd.errors import ConfigError
-from jobd.masking import masked_url
+from jobd.host.masking import masked_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from msgspec.inspect import DictType, StructType, Type, VarTupleType, type_info
 
 from jobd.config import Config, Loaded
 from jobd.config_options import bare, is_marked, options, value_at
-from jobd.masking import HIDDEN, masked_url
+from jobd.host.masking import HIDDEN, masked_url
 
 #: An error quotes this much of a key or a value.
 MAX_SHOWN_CHARS = 80

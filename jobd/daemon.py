@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from jobd import config_show, logs
+from jobd import config_show
 from jobd.api.app import ENDPOINTS, build_app
 from jobd.api.auth import Doorkeeper
 from jobd.api.disk import Disk
@@ -25,10 +25,11 @@ from jobd.api.storm import Storm
 from jobd.backup.keep import Keeper
 from jobd.bell import Bell
 from jobd.config import Config
-from jobd.datadir import Addresses, DataDir
 from jobd.engine import Engine
 from jobd.errors import ConfigError
-from jobd.notify import Notifier
+from jobd.host import logs
+from jobd.host.data_dir import Addresses, DataDir
+from jobd.host.systemd import Notifier
 from jobd.owners import Owners
 from jobd.results import Results
 from jobd.service import Phase, Spec

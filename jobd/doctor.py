@@ -18,10 +18,10 @@ import asyncpg
 import msgspec
 import redis.asyncio
 
-from jobd.account import server_account
-from jobd.datadir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.errors import JobdError
-from jobd.masking import masked_url
+from jobd.host.account import server_account
+from jobd.host.data_dir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
+from jobd.host.masking import masked_url
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.listen import OUT_OF_TIME, bind_listener, trusting
 from jobd.store import postgres

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.account import server_account
 from jobd.backup.keep import Keeper
-from jobd.datadir import DataDir
-from jobd.notify import Notifier
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
+from jobd.host.systemd import Notifier
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres
 from jobd.store.migrate import Migration, migrate, pending_migrations

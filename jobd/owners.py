@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.host_files import write_whole
+from jobd.host.files import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

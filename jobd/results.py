@@ -34,7 +34,7 @@ import anyio
 from anyio import to_thread
 
 from jobd.errors import JobdError
-from jobd.host_files import write_whole
+from jobd.host.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -27,7 +27,7 @@ from jobd.service import Handle, Phase, Spec, State
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jobd.notify import Notifier
+    from jobd.host.systemd import Notifier
 
 #: What those who write down the outcome get at least, even if the work before them used up the drain.
 FLUSH_S = 0.5

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from jobd.backup.make import Backup
 from jobd.backup.output import written
-from jobd.datadir import WARM_START_BYTES
 from jobd.errors import DiskFull
-from jobd.host_files import Owner, make_folder, new_file, opened_folder
+from jobd.host.data_dir import WARM_START_BYTES
+from jobd.host.files import Owner, make_folder, new_file, opened_folder
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobd.config import Config
-    from jobd.datadir import DataDir
+    from jobd.host.data_dir import DataDir
     from jobd.store.migrate import Migration
     from jobd.store.postgres import Connection
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from jobd.backup.output import Sink
     from jobd.config import Config
-    from jobd.datadir import DataDir
+    from jobd.host.data_dir import DataDir
     from jobd.store.postgres import Connection
 
 PREPARE_BACKUP = statement("prepare_backup", __package__)

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from jobd import host_files
 from jobd.errors import DiskFull, FileRefused
+from jobd.host import files as host_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

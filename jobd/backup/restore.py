@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, BinaryIO
 import msgspec
 from anyio import to_thread
 
-from jobd.account import user_name
 from jobd.backup import keep
 from jobd.backup.archive import Contents, Head, is_result, opened
 from jobd.backup.load import fill
 from jobd.backup.make import RESULT_FILES
 from jobd.backup.output import explained
 from jobd.backup.staging import check_empty, staged
-from jobd.datadir import FIRST_START_BYTES, DataDir
 from jobd.errors import ConfigError, DiskFull, WrongVersion
-from jobd.host_files import open_beneath
+from jobd.host.account import user_name
+from jobd.host.data_dir import FIRST_START_BYTES, DataDir
+from jobd.host.files import open_beneath
 from jobd.maintenance import connected
 from jobd.results import FOLDER as RESULTS
 from jobd.services import embedded_postgres

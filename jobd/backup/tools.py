@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.errors import ServerFailed, ServerMissing
-from jobd.process import ENVIRONMENT
+from jobd.host.process import ENVIRONMENT
 from jobd.services.embedded_postgres import PROGRAM
 
 if TYPE_CHECKING:

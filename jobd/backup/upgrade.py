@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 import jobd
-from jobd.account import server_account
 from jobd.backup.keep import bytes_needed
-from jobd.datadir import DataDir
 from jobd.errors import JobdError, root_cause
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.maintenance import connected
 from jobd.services import embedded_postgres
 from jobd.store.migrate import known_migrations, pending_migrations

@@ -16,9 +16,9 @@ from jobd.bell import Bell
 from jobd.config import Config, Limits, Queue
 from jobd.config import Redis as RedisConfig
 from jobd.config import Relay as RelayConfig
-from jobd.datadir import DataDir
 from jobd.engine import Engine
-from jobd.notify import Notifier
+from jobd.host.data_dir import DataDir
+from jobd.host.systemd import Notifier
 from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher

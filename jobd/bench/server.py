@@ -13,10 +13,10 @@ import anyio
 import msgspec
 
 from jobd.config import Config, Postgres
-from jobd.datadir import DataDir
 from jobd.errors import AlreadyRunning, ServerRefused
+from jobd.host.data_dir import DataDir
+from jobd.host.masking import masked_url
 from jobd.maintenance import connected
-from jobd.masking import masked_url
 from jobd.services import embedded_postgres
 from jobd.store.migrate import migrate, pending_migrations
 from jobd.store.postgres import Database

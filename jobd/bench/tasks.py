@@ -23,13 +23,13 @@ import anyio
 import msgspec
 
 import jobd
-from jobd.account import server_account
 from jobd.bench.http import READY_S, floor_server, jobd_server
 from jobd.bench.report import medians
 from jobd.bench.task_floors import AT_ONCE, PAYLOAD, floor
 from jobd.client import AsyncClient
-from jobd.datadir import DataDir
 from jobd.errors import ServerFailed
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.services import embedded_postgres
 from jobd.store.postgres import connect
 from jobd.store.statements import statement

@@ -11,7 +11,7 @@ import httpx
 
 from jobd.config import Server
 from jobd.errors import ConfigError
-from jobd.masking import masked_url
+from jobd.host.masking import masked_url
 
 UNIX = "unix://"
 

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobd import locks
 from jobd.errors import DataDirRefused
+from jobd.host import locks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ import msgspec
 
 from jobd.config import Queue
 from jobd.errors import ConfigError
-from jobd.notify import Notifier
+from jobd.host.systemd import Notifier
 from jobd.remote.claims import Claims
 from jobd.remote.engine import RemoteEngine, SentResults
 from jobd.remote.folder import own_folder

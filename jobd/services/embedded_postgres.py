@@ -20,14 +20,14 @@ from urllib.parse import quote
 import asyncpg
 
 from jobd.errors import DiskFull, ServerFailed, WrongVersion
-from jobd.host_files import read_text, sync_folder, write_whole
+from jobd.host.files import read_text, sync_folder, write_whole
 from jobd.services.embedded_server import Program, clear_orphans, remove, run_server, run_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jobd.config import Config
-    from jobd.datadir import DataDir
+    from jobd.host.data_dir import DataDir
     from jobd.service import Handle
 
 log = logging.getLogger("jobd.postgres")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd import locks
 from jobd.errors import ServerFailed, ServerMissing
-from jobd.process import Child
+from jobd.host import locks
+from jobd.host.process import Child
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from jobd.datadir import DataDir
+    from jobd.host.data_dir import DataDir
     from jobd.service import Handle
 
 log = logging.getLogger(__name__)

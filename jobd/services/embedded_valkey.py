@@ -16,7 +16,7 @@ from jobd.stream import connection
 
 if TYPE_CHECKING:
     from jobd.config import Config
-    from jobd.datadir import DataDir
+    from jobd.host.data_dir import DataDir
     from jobd.service import Handle
 
 log = logging.getLogger("jobd.valkey")

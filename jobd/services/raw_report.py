@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from jobd.host.masking import masked_text
 from jobd.job.history import RESERVED, Told
-from jobd.masking import masked_text
 from jobd.payload import BadPayload, NotJson, check_json
 from jobd.tasks.failure import MESSAGE_BYTES, error_text
 from jobd.tasks.runner import TaskFailed

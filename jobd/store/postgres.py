@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from jobd.errors import ServerDown, ServerRefused
-from jobd.masking import masked_url
+from jobd.host.masking import masked_url
 from jobd.store.clock import Clock
 
 if TYPE_CHECKING:

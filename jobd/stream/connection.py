@@ -10,7 +10,7 @@ import redis.asyncio
 from redis import exceptions
 
 from jobd.errors import ServerDown, ServerRefused
-from jobd.masking import masked_url
+from jobd.host.masking import masked_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

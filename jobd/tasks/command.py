@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.process import EXHAUSTED
+from jobd.host.process import EXHAUSTED
 from jobd.tasks.marks import new_mark
 from jobd.tasks.oom import oom_kills
 from jobd.tasks.output import LogLines, Pipe, Results, Teller, last_document, printable

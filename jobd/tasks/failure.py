@@ -7,7 +7,7 @@ import traceback
 
 import msgspec
 
-from jobd.masking import masked_text
+from jobd.host.masking import masked_text
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.told import printable
 

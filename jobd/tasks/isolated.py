@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from jobd.errors import ConfigError
-from jobd.process import EXHAUSTED
+from jobd.host.process import EXHAUSTED
 from jobd.tasks.isolated_job import run_job, why_ended
 from jobd.tasks.isolated_process import HandlerProcess
 from jobd.tasks.oom import oom_kills

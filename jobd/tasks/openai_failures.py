@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from jobd.masking import HIDDEN, masked_text
+from jobd.host.masking import HIDDEN, masked_text
 from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from jobd.account import server_account
 from jobd.backup.archive import opened
 from jobd.backup.make import Backup
 from jobd.backup.output import new_file
 from jobd.config import Config
-from jobd.datadir import DataDir
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.services.embedded_postgres import PROGRAM
 from jobd.services.janitor import LEADER_KEY
 from jobd.store.postgres import Database

@@ -19,8 +19,8 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd.account import server_account
-from jobd.datadir import DataDir
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.services import embedded_postgres as postgres
 from jobd.services import embedded_valkey
 from tests.support import servers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
-    from jobd.account import Account
+    from jobd.host.account import Account
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

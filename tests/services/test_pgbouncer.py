@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.account import server_account
 from jobd.config import Config
+from jobd.host.account import server_account
 from jobd.store.postgres import SESSION
 from tests.support import servers
 from tests.support.daemon import poll

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jobd import locks
+from jobd.host import locks
 from tests.support.prepared import prepare
 from tests.support.wait import wait_until
 

@@ -12,12 +12,12 @@ import redis.asyncio
 
 from jobd.bell import Bell
 from jobd.engine import Engine
+from jobd.host.systemd import Notifier
 from jobd.ids import new_id
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
-from jobd.notify import Notifier
 from jobd.results import Results
 from jobd.service import Handle, Phase, Spec
 from jobd.services.dispatcher import Dispatcher

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobd.account import server_account
+from jobd.host.account import server_account
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

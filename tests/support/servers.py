@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobd.account import server_account
-from jobd.datadir import DataDir
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from jobd.services import embedded_postgres, embedded_valkey
 from tests.support.daemon import Jobd, parent, poll
 from tests.support.prepared import prepare

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.notify import Notifier
+from jobd.host.systemd import Notifier
 from jobd.restart import RestartPolicy
 from jobd.service import Handle, Phase, Service, Spec
 from jobd.supervisor import Supervisor

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.account import ACCOUNT, SHARED_ACCOUNT, Account, can_reach, server_account, user_name
 from jobd.errors import StartRefused
+from jobd.host.account import ACCOUNT, SHARED_ACCOUNT, Account, can_reach, server_account, user_name
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd import locks
-from jobd.account import server_account
 from jobd.backup.restore import _fetched, check_space
 from jobd.backup.staging import check_empty
-from jobd.datadir import DataDir
 from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
+from jobd.host import locks
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 from tests.unit.test_backup_archive import CONTENTS, RESULT
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from jobd.config import Auth, Config, Limits, Log, Postgres, Queue, Redis, Serve
 from jobd.config_load import load
 from jobd.config_options import options
 from jobd.config_show import Change, changes, public, rows
-from jobd.masking import masked_url
+from jobd.host.masking import masked_url
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd import datadir
-from jobd.account import server_account
-from jobd.datadir import DataDir
 from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
+from jobd.host import data_dir as datadir
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ time.sleep(300)
 def made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], DataDir]]:
     """Makes data directories, closed after the test; what they need elsewhere is in the test's folder as well."""
     (folder / "x").mkdir(mode=0o755)
-    monkeypatch.setattr("jobd.datadir.SHORT_FOLDERS", (str(folder / "x"),))
+    monkeypatch.setattr("jobd.host.data_dir.SHORT_FOLDERS", (str(folder / "x"),))
     known: list[DataDir] = []
 
     def make(path: Path) -> DataDir:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd import datadir
-from jobd.account import server_account
-from jobd.datadir import LONGEST_SOCKET, SOCKET_PATH_BYTES, Addresses, DataDir
 from jobd.errors import DataDirRefused
-from jobd.host_files import write_whole
+from jobd.host import data_dir as datadir
+from jobd.host.account import server_account
+from jobd.host.data_dir import LONGEST_SOCKET, SOCKET_PATH_BYTES, Addresses, DataDir
+from jobd.host.files import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ ADDRESSES = Addresses(JOBD_URL="http://127.0.0.1:1", DATABASE_URL="postgresql://
 def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], DataDir]]:
     """Opens data directories, one at a time; the last is closed after the test."""
     (folder / "x").mkdir(mode=0o755)
-    monkeypatch.setattr("jobd.datadir.SHORT_FOLDERS", (str(folder / "x"),))
+    monkeypatch.setattr("jobd.host.data_dir.SHORT_FOLDERS", (str(folder / "x"),))
     known: list[DataDir] = []
 
     def make(path: Path) -> DataDir:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd import host_files
-from jobd.account import Account
 from jobd.config import Config
-from jobd.datadir import DataDir
 from jobd.errors import WrongVersion
-from jobd.host_files import Owner
+from jobd.host import files as host_files
+from jobd.host.account import Account
+from jobd.host.data_dir import DataDir
+from jobd.host.files import Owner
 from jobd.services.embedded_postgres import EmbeddedPostgres, check_major
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_socket_folder_that_its_account_could_exchange_is_not_used(
 ) -> None:
     (folder / "x").mkdir()
     (folder / "x").chmod(0o1777)
-    monkeypatch.setattr("jobd.datadir.SHORT_FOLDERS", (str(folder / "x"),))
+    monkeypatch.setattr("jobd.host.data_dir.SHORT_FOLDERS", (str(folder / "x"),))
     (folder / "closed").mkdir(mode=0o700)  # out of the account's reach, so the sockets are elsewhere
     data_dir = DataDir(folder / "closed" / "data", ACCOUNT)
     data_dir.open()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd import locks
+from jobd.host import locks
 from tests.unit.helpers_processes import DEADLINE_S, is_alive, poll
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd import logs
+from jobd.host import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

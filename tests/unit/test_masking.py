@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobd.masking import masked_text, masked_url
+from jobd.host.masking import masked_text, masked_url
 
 CANARY = "s3cr3t-canary"
 #: What may stand unescaped in the password of a URL, and a good deal that people put there nevertheless.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.notify import Notifier
+from jobd.host.systemd import Notifier
 from jobd.service import Phase, State
 from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise, until
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd import locks
-from jobd.account import Account, server_account
 from jobd.errors import ServerFailed, ServerMissing
-from jobd.process import ENVIRONMENT, READ_BYTES, REMEMBERED_LINES, Child
+from jobd.host import locks
+from jobd.host.account import Account, server_account
+from jobd.host.process import ENVIRONMENT, READ_BYTES, REMEMBERED_LINES, Child
 from tests.support.wait import wait_until_async
 from tests.unit.helpers_processes import DEADLINE_S, is_alive, poll
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from jobd.account import Account
+    from jobd.host.account import Account
 
 #: All that a server needs from the environment; nothing of jobd's own leaks into it.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}

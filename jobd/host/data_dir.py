@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd import locks
-from jobd.account import account_to_start, can_reach, user_name
 from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
-from jobd.host_files import Owner, make_folder, opened_folder, write_whole
+from jobd.host import locks
+from jobd.host.account import account_to_start, can_reach, user_name
+from jobd.host.files import Owner, make_folder, opened_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.account import Account
+    from jobd.host.account import Account
 
 #: The kernel's limit for a unix socket path is 108 bytes with its NUL.
 SOCKET_PATH_BYTES = 107

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from jobd.masking import masked_text
+from jobd.host.masking import masked_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
