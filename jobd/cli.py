@@ -13,12 +13,13 @@ import click
 import msgspec
 
 import jobd
-from jobd import cli_backup, cli_bench, cli_worker, config_load
+from jobd import cli_backup, cli_bench, cli_worker
 from jobd.cli_later import COMPLETION, JOBS, LaterGroup
 from jobd.cli_run import run_async
 from jobd.cli_worker import queue_names
-from jobd.config_show import public
-from jobd.config_show import rows as config_rows
+from jobd.config import load as config_load
+from jobd.config.show import public
+from jobd.config.show import rows as config_rows
 from jobd.errors import JobdError, root_cause
 from jobd.host import logs
 from jobd.tokens import RESERVED_NAMES
@@ -26,7 +27,7 @@ from jobd.tokens import RESERVED_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jobd.config import Loaded
+    from jobd.config.model import Loaded
     from jobd.host.data_dir import Addresses, DataDir
 
 EXIT_CODES = """\b

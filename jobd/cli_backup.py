@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd import config_load
 from jobd.cli_run import run_async, show_progress
+from jobd.config import load as config_load
 from jobd.host import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.backup.archive import Contents, Head
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:

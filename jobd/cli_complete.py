@@ -85,7 +85,7 @@ def _client(ctx: click.Context) -> Iterator[Client]:
 
 
 def _configured_tasks(file: str | None, data_dir: str | None) -> set[str]:
-    from jobd import config_load
+    from jobd.config import load as config_load
 
     loaded = config_load.load(None if file is None else Path(file), os.environ, {"data_dir": data_dir})
     return set(loaded.config.tasks)

@@ -24,7 +24,7 @@ from jobd.tokens import new_token
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.lifecycle.tokens import TokenRow
 
 

@@ -69,7 +69,7 @@ def url_of(file: str | None, data_dir: str | None) -> str:
     named = file is not None or data_dir is not None
     if not named and (variable := os.environ.get("JOBD_URL")):
         return variable
-    from jobd import config_load
+    from jobd.config import load as config_load
     from jobd.host.account import server_account
     from jobd.host.data_dir import DataDir
 

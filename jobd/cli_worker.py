@@ -12,16 +12,16 @@ import click
 import msgspec
 
 import jobd
-from jobd import config_load
 from jobd.cli_run import run_async
 from jobd.cli_where import read_token
-from jobd.config import NAME_PATTERN
+from jobd.config import load as config_load
+from jobd.config.model import NAME_PATTERN
 from jobd.host import logs
 
 if TYPE_CHECKING:
     import ssl
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.remote.worker import Outcome
 
 MOST_SLOTS = 1024

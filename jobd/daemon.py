@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from jobd import config_show
 from jobd.api.app import ENDPOINTS, build_app
 from jobd.api.auth import Doorkeeper
 from jobd.api.disk import Disk
@@ -24,7 +23,8 @@ from jobd.api.services import Services
 from jobd.api.storm import Storm
 from jobd.backup.keep import Keeper
 from jobd.bell import Bell
-from jobd.config import Config
+from jobd.config import show as config_show
+from jobd.config.model import Config
 from jobd.engine import Engine
 from jobd.errors import ConfigError
 from jobd.host import logs
@@ -70,7 +70,7 @@ from jobd.tickets.desk import Bells, Desk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.config import Loaded
+    from jobd.config.model import Loaded
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from jobd.stream import connection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.config import Config, Loaded
+    from jobd.config.model import Config, Loaded
     from jobd.services.embedded_server import Program
 
 #: A board without a battery clock wakes in 1970; nothing with a lease should run then.

@@ -22,6 +22,7 @@ import asyncpg
 import msgspec
 
 from jobd.batch import Batcher, NotApplied
+from jobd.config.task_settings import lease_ttls, retry_policies, retry_policy
 from jobd.errors import ServerDown
 from jobd.job.model import CancelRequested
 from jobd.lifecycle import events, read_back
@@ -44,14 +45,13 @@ from jobd.lifecycle.read import pause_queue
 from jobd.lifecycle.redrive import redrive, redrive_once
 from jobd.lifecycle.release import release
 from jobd.store.postgres import LineBroken, check_writable, translated
-from jobd.task_settings import lease_ttls, retry_policies, retry_policy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
     from jobd.batch import Answer, Item
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
     from jobd.lifecycle.events import Telling
     from jobd.lifecycle.report import Held, Refusal

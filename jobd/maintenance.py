@@ -21,7 +21,7 @@ from jobd.supervisor import Supervisor
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.store.migrate import BeforeMigration
     from jobd.store.postgres import Connection
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 log = logging.getLogger(__name__)
 

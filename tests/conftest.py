@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import Config
+from jobd.config.model import Config
 from tests.support import servers
 from tests.support.daemon import Jobd
 from tests.support.http import Api

@@ -25,7 +25,7 @@ from jobd.wire.problems import ApiError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from jobd.config import Config, Token
+    from jobd.config.model import Config, Token
     from jobd.lifecycle.tokens import TokenRow
 
 #: What a route asks of its caller; `public` asks nothing.

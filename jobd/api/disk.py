@@ -10,7 +10,7 @@ from jobd.wire.problems import ApiError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 #: How long one look at the disk is believed.
 LOOK_S = 1.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from jobd.api.auth import Doorkeeper, Principal
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024

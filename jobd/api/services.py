@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from jobd.api.drain import DrainRates
     from jobd.api.mirror import KeyMirror
     from jobd.api.storm import Storm
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.engine import Engine
     from jobd.results import Results
     from jobd.services.dispatcher import Dispatcher

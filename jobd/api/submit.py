@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET
 
 from jobd.canonical import NotCanonical, spec_hash
-from jobd.config import DAY_S
+from jobd.config.model import DAY_S
 from jobd.ids import new_id
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.payload import check_json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from jobd.api.endpoint import Call
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.tasks.runner import Runner
 
 #: What a body may hold beside the payload.

@@ -26,7 +26,7 @@ from jobd.wire.problems import ApiError
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 _T = TypeVar("_T")
 

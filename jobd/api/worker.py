@@ -18,10 +18,10 @@ from msgspec import UNSET, Raw
 from jobd.api.body import read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
 from jobd.api.hang_up import hang_up
+from jobd.config.task_settings import heartbeat_s, lease_ttl_s
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
 from jobd.stream.keys import queue_of, stream_of
-from jobd.task_settings import heartbeat_s, lease_ttl_s
 from jobd.wire import worker as wire
 from jobd.wire.problems import ApiError
 

@@ -18,7 +18,7 @@ from jobd.maintenance import connected
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 
 async def back_up(config: Config, file: Path | None, force: bool, progress: Callable[[str], None]) -> Summary:

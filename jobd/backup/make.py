@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.backup.output import Sink
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
     from jobd.store.postgres import Connection
 

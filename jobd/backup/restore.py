@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.backup.archive import Archive
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.store.postgres import Connection
 
 

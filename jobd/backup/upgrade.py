@@ -20,7 +20,7 @@ from jobd.services import embedded_postgres
 from jobd.store.migrate import known_migrations, pending_migrations
 
 if TYPE_CHECKING:
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 
 class Forecast(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 
 from jobd.bell import Bell
-from jobd.config import Config, Limits, Queue
-from jobd.config import Redis as RedisConfig
-from jobd.config import Relay as RelayConfig
+from jobd.config.model import Config, Limits, Queue
+from jobd.config.model import Redis as RedisConfig
+from jobd.config.model import Relay as RelayConfig
 from jobd.engine import Engine
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from jobd.config import Config, Postgres
+from jobd.config.model import Config, Postgres
 from jobd.errors import AlreadyRunning, ServerRefused
 from jobd.host.data_dir import DataDir
 from jobd.host.masking import masked_url

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import httpx
 
-from jobd.config import Server
+from jobd.config.model import Server
 from jobd.errors import ConfigError
 from jobd.host.masking import masked_url
 

@@ -20,7 +20,7 @@ import anyio
 from msgspec import UNSET
 
 from jobd.client import ClientError, Denied
-from jobd.config import Leases
+from jobd.config.model import Leases
 from jobd.errors import ServerRefused, TokenRefused
 from jobd.lifecycle.claim import ClaimedJob
 from jobd.lifecycle.report import Held

@@ -19,7 +19,7 @@ from jobd.host import locks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import anyio
 import msgspec
 
-from jobd.config import Queue
+from jobd.config.model import Queue
 from jobd.errors import ConfigError
 from jobd.host.systemd import Notifier
 from jobd.remote.claims import Claims
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping, Sequence
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.tasks.runner import Runner
 
 log = logging.getLogger(__name__)

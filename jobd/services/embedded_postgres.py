@@ -26,7 +26,7 @@ from jobd.services.embedded_server import Program, clear_orphans, remove, run_se
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
     from jobd.service import Handle
 

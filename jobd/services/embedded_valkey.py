@@ -15,7 +15,7 @@ from jobd.services.embedded_server import Program, clear_orphans, remove, run_se
 from jobd.stream import connection
 
 if TYPE_CHECKING:
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
     from jobd.service import Handle
 

@@ -32,7 +32,7 @@ from jobd.tickets.prune import forget_gone_tickets, prune_tickets
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.results import Found, Results
     from jobd.service import Handle
     from jobd.store.postgres import Connection, Database

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
+from jobd.config.task_settings import lease_ttl_s, shortest_heartbeat_s, shortest_lease_s
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.store.postgres import connect
-from jobd.task_settings import lease_ttl_s, shortest_heartbeat_s, shortest_lease_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import asyncpg
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.job.model import LeaseLost
     from jobd.service import Handle
     from jobd.services.leases import Hold, LeaseKeeper

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
+from jobd.config.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
 from jobd.services.lease_timer import MARGIN, Lease, LeaseTimer
-from jobd.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from jobd.config import Config, Leases
+    from jobd.config.model import Config, Leases
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.service import Handle
 

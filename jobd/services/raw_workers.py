@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.engine import Engine
     from jobd.lifecycle.events import Answer
     from jobd.lifecycle.read import Job

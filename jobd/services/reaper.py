@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.clock import Watch, look, may_reap
+from jobd.config.task_settings import retry_policies, retry_policy, shortest_lease_s
 from jobd.lifecycle.reap import ReapCounts, reap
 from jobd.store.postgres import translated
-from jobd.task_settings import retry_policies, retry_policy, shortest_lease_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.owners import Owners
     from jobd.service import Handle
     from jobd.store.postgres import Database

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from jobd.bell import Bell
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.job.history import Event
     from jobd.lifecycle.outbox import Told
     from jobd.service import Handle

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.report import Held
     from jobd.service import Handle

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.lifecycle.lease import ResourceType
     from jobd.store.postgres import Database
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.service import Handle
     from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database

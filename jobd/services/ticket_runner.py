@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.engine import Engine
     from jobd.results import Results
     from jobd.service import Handle

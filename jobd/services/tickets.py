@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from jobd.bell import Bell
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.service import Handle
     from jobd.store.postgres import Database
     from jobd.tickets.desk import Bells

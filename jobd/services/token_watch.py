@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.api.auth import Doorkeeper
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.service import Handle
     from jobd.store.postgres import Database
 

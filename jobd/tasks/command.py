@@ -40,7 +40,7 @@ from jobd.tasks.workdir import ATTEMPTS, Workdir, clear_leftovers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from jobd.config import Task
+    from jobd.config.model import Task
     from jobd.tasks.runner import Context
 
 MB = 1 << 20

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
-from jobd.config import NAME_PATTERN, Task
+from jobd.config.model import NAME_PATTERN, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from jobd.config import Task
+    from jobd.config.model import Task
     from jobd.tasks.runner import Context
 
 #: How long the start of jobd waits for the first process.

@@ -36,7 +36,7 @@ from jobd.tasks.runner import TaskFailed
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
-    from jobd.config import Task
+    from jobd.config.model import Task
     from jobd.tasks.runner import Context
 
 EMBED = "embed"

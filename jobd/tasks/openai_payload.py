@@ -24,7 +24,7 @@ from jobd.tasks.runner import TaskFailed
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jobd.config import Task
+    from jobd.config.model import Task
 
 #: Where the documents of a question go; each is numbered, so that an answer can say which it used.
 GROUNDED = "Answer the question from these documents. If they do not hold the answer, say so."

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.config import BUILTIN_TASKS, Config, Task, broken_rules
+from jobd.config.model import BUILTIN_TASKS, Config, Task, broken_rules
 from jobd.errors import ConfigError
 from jobd.tasks.declared import DECLARED
 from jobd.tasks.mock import MockRunner

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.config import GateCommand
+from jobd.config.model import GateCommand
 from jobd.errors import JobdError
 from jobd.tasks.command import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S, signal_name
 from jobd.tasks.marks import new_mark

@@ -20,7 +20,7 @@ from jobd.tickets.read import read_ticket
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.lifecycle.enqueue import IdempotencyKey
     from jobd.store.postgres import Connection, Database
     from jobd.wire import tickets as wire

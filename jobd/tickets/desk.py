@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.lifecycle.enqueue import IdempotencyKey
     from jobd.store.postgres import Database
     from jobd.wire import tickets as wire

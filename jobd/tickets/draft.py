@@ -13,7 +13,7 @@ from jobd.tickets.render import filled_bytes, places
 from jobd.wire import tickets as wire
 
 if TYPE_CHECKING:
-    from jobd.config import Config
+    from jobd.config.model import Config
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):

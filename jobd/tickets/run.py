@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from jobd.canonical import NotCanonical, spec_hash
-from jobd.config import DAY_S
+from jobd.config.model import DAY_S
 from jobd.ids import new_ids
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.store.postgres import fetch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.store.postgres import Connection
 
 FIND_OPEN_WORKORDERS = statement("find_open_workorders", "jobd.tickets")

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from jobd.config import DAY_S, NAME_PATTERN
+from jobd.config.model import DAY_S, NAME_PATTERN
 
 MAX_BATCH = 10_000
 MAX_PAGE = 100

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from jobd.config import DAY_S
+from jobd.config.model import DAY_S
 from jobd.wire.gateway import Name, Object, Request
 
 MAX_GATES = 20

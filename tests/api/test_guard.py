@@ -16,7 +16,7 @@ from jobd.api.auth import Doorkeeper
 from jobd.api.endpoint import JSON
 from jobd.api.guard import Guard, Hosts
 from jobd.api.problems import problem_of
-from jobd.config import Auth, Config, Limits, Token
+from jobd.config.model import Auth, Config, Limits, Token
 from jobd.service import Handle
 from jobd.services import http1
 from jobd.services.accept import RESERVED

@@ -23,7 +23,7 @@ import pytest
 
 from jobd.api import auth
 from jobd.api.auth import EVERYONE, LOCAL, PASSER_BY, Doorkeeper, Tries
-from jobd.config import Auth, Config, Server, Token
+from jobd.config.model import Auth, Config, Server, Token
 from jobd.lifecycle.tokens import TokenRow, create_token, revoke_tokens
 from jobd.store.migrate import migrate
 from jobd.store.postgres import connect

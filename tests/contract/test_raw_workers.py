@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import redis.exceptions
 
-from jobd.config import Config, Leases, Limits, Relay
+from jobd.config.model import Config, Leases, Limits, Relay
 from jobd.job.history import START, events_after
 from jobd.lifecycle.events import Place, read_history
 from tests.support import servers

@@ -13,7 +13,7 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from jobd.config import Config, GateCommand, Leases, Tickets
+from jobd.config.model import Config, GateCommand, Leases, Tickets
 from jobd.lifecycle.lease import Grip, acquire, claim_record_schema, renew
 from jobd.service import Handle
 from jobd.services.ticket_claims import Claims, OwnerNames

@@ -21,7 +21,7 @@ from anyio.from_thread import start_blocking_portal
 from jobd.backup.archive import opened
 from jobd.backup.make import Backup
 from jobd.backup.output import new_file
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.services.embedded_postgres import PROGRAM

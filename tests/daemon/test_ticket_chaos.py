@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.config import Config, Task
+from jobd.config.model import Config, Task
 from jobd.store.postgres import Database
 from jobd.tickets.approve import approve
 from jobd.tickets.create import create

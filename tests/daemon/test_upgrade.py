@@ -16,7 +16,7 @@ from anyio.from_thread import start_blocking_portal
 
 from jobd.backup.archive import opened
 from jobd.backup.keep import Keeper
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.errors import DiskFull
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir

@@ -173,7 +173,7 @@ def test_stop_timeout_leaves_time_to_drain() -> None:
 
 
 def test_shipped_configuration_is_valid() -> None:
-    from jobd import config_load
+    from jobd.config import load as config_load
 
     loaded = config_load.load(ROOT / "etc/jobd/jobd.toml", {}, {})
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from jobd.api.auth import Doorkeeper
 from jobd.api.guard import Guard
 from jobd.api.hang_up import while_wanted
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.service import Handle
 from jobd.services.accept import AT_ONCE, RESERVED, Crowd
 from jobd.services.gateway import Gateway

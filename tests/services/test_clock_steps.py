@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config, Leases, Retention
+from jobd.config.model import Config, Leases, Retention
 from jobd.ids import new_id
 from jobd.job.model import Completed, NotClaimable, NotClaimableReason
 from jobd.job.retry import RetryPolicy

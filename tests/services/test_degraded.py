@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Config, Relay
+from jobd.config.model import Config, Relay
 from jobd.job.history import START, Told
 from jobd.lifecycle.events import Kept, Place, Telling, read_history
 from tests.support import servers

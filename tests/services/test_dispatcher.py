@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config, Leases, Queue
+from jobd.config.model import Config, Leases, Queue
 from jobd.ids import new_id
 from jobd.job.model import Completed
 from jobd.services.callers import Caller

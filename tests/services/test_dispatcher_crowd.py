@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config, Leases, Queue
+from jobd.config.model import Config, Leases, Queue
 from jobd.services import dispatcher as dispatcher_module
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job

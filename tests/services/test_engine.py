@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from jobd import engine as engine_module
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.engine import Engine
 from jobd.errors import ServerDown
 from jobd.ids import new_id, new_ids

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config, Limits, Retention
+from jobd.config.model import Config, Limits, Retention
 from jobd.job.status import JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.prune import prune

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from jobd import engine as engine_module
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.engine import Engine
 from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob

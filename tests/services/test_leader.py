@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.service import Handle
 from jobd.store import leader
 from jobd.store.clock import boot_clock_s

@@ -11,7 +11,7 @@ import anyio
 import asyncpg
 import msgspec
 
-from jobd.config import Leases, Task
+from jobd.config.model import Leases, Task
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.reap import reap
 from jobd.service import Handle

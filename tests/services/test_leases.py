@@ -12,7 +12,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from jobd.config import Config, Leases
+from jobd.config.model import Config, Leases
 from jobd.engine import Engine
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.remote.claims import Claims as RemoteClaims

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from jobd.config import Config, Leases
-from jobd.config import Relay as Settings
+from jobd.config.model import Config, Leases
+from jobd.config.model import Relay as Settings
 from jobd.lifecycle.outbox import read_epoch
 from jobd.lifecycle.read import pause_queue
 from tests.support import servers

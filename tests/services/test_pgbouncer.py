@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.host.account import server_account
 from jobd.store.postgres import SESSION
 from tests.support import servers

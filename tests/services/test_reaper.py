@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.config import Config, Leases
+from jobd.config.model import Config, Leases
 from jobd.ids import new_id
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import poll_claim

@@ -14,7 +14,7 @@ import pytest
 import redis.asyncio
 import redis.exceptions
 
-from jobd.config import Config, Limits, Relay
+from jobd.config.model import Config, Limits, Relay
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from jobd.bell import Bell
-from jobd.config import Config
-from jobd.config import Relay as Settings
+from jobd.config.model import Config
+from jobd.config.model import Relay as Settings
 from jobd.job.history import Told
 from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.events import CHUNKS, Kept, Telling

@@ -15,7 +15,7 @@ import pytest
 
 from jobd.cli_worker import trusting
 from jobd.client import ClientError
-from jobd.config import Config, Leases
+from jobd.config.model import Config, Leases
 from jobd.errors import ServerRefused, TokenRefused, root_cause
 from jobd.job.history import Cursor, Told
 from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded

@@ -14,7 +14,7 @@ import pytest
 
 from jobd import engine
 from jobd.batch import OutcomeUnknown
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.errors import ServerDown
 from jobd.restart import RestartPolicy
 from jobd.services import links

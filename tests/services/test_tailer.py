@@ -13,7 +13,7 @@ import pytest
 
 from jobd.api import events as event_routes
 from jobd.api.events import EventStream
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.job.history import START, Cursor, Told
 from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
 from jobd.services.tailer import ROOM, ROOM_BYTES

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config import Config, Queue
-from jobd.config import Relay as Settings
+from jobd.config.model import Config, Queue
+from jobd.config.model import Relay as Settings
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.restart import RestartPolicy
 
 

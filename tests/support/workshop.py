@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.config import Config, Leases, Queue, Retry
+from jobd.config.model import Config, Leases, Queue, Retry
 from jobd.ids import new_id
 from jobd.job.history import START, Event, events_after
 from jobd.lifecycle.events import Place, read_history

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import anyio
 
-from jobd.config import Task
+from jobd.config.model import Task
 from jobd.tasks.runner import Context
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import pytest
 
-from jobd.config import Config, Task, broken_rules
+from jobd.config.model import Config, Task, broken_rules
 from jobd.tasks.command import CommandRunner
 from jobd.tasks.oom import count_in, counting_file
 from jobd.tasks.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.config import Config, Queue
+from jobd.config.model import Config, Queue
 from jobd.tasks.command import CommandRunner
 from jobd.tasks.marks import MARK_VARIABLE, marked, new_mark
 from jobd.tasks.processes import Family
@@ -25,7 +25,7 @@ from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, roo
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jobd.config import Task
+    from jobd.config.model import Task
 
 pytestmark = pytest.mark.anyio
 

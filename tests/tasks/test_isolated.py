@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Config, Task
+from jobd.config.model import Config, Task
 from jobd.errors import ConfigError
 from jobd.tasks import isolated, isolated_job
 from jobd.tasks.isolated import IsolatedRunner

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.config import Config, Task, broken_rules
+from jobd.config.model import Config, Task, broken_rules
 from jobd.errors import ConfigError
 from jobd.tasks import openai
 from jobd.tasks.openai import OpenAIRunner

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jobd.config import Config, Queue, Task
+from jobd.config.model import Config, Queue, Task
 from jobd.errors import ConfigError
 from jobd.tasks.declared import task
 from jobd.tasks.python import python_runner

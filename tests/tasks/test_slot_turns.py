@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Queue
+from jobd.config.model import Queue
 from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop
 

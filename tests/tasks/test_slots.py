@@ -11,7 +11,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Config, Leases, Task
+from jobd.config.model import Config, Leases, Task
 from jobd.tasks.command import CommandRunner
 from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.mock import MockRunner

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from jobd.config import Config, Leases, Retry, Task
+from jobd.config.model import Config, Leases, Retry, Task
+from jobd.config.task_settings import heartbeat_s, lease_ttls, retry_policies, shortest_heartbeat_s, shortest_lease_s
 from jobd.job.retry import RetryPolicy
-from jobd.task_settings import heartbeat_s, lease_ttls, retry_policies, shortest_heartbeat_s, shortest_lease_s
 from jobd.tasks.declared import DECLARED, task
 from jobd.tasks.mock import MockRunner
 from tests.support.node import eventually

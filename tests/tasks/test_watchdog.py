@@ -14,7 +14,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Leases, Task
+from jobd.config.model import Leases, Task
 from jobd.tasks.command import CommandRunner
 from jobd.tasks.marks import MARK_VARIABLE, carrying, new_mark
 from jobd.tasks.watchdog import Watchdog

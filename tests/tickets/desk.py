@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.config import Config, GateCommand, Queue, Task, Tickets
+from jobd.config.model import Config, GateCommand, Queue, Task, Tickets
 from jobd.tickets.approve import approve
 from jobd.tickets.create import create
 from jobd.tickets.edit import edit

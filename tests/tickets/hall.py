@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from jobd.config import Config
+    from jobd.config.model import Config
     from jobd.store.postgres import Database
     from jobd.wire.tickets import Ticket, Trail
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.config import GateCommand
+from jobd.config.model import GateCommand
 from jobd.tickets import command
 from jobd.tickets.command import NotAsked, run_gate_command, run_schema
 from jobd.tickets.gates import at_pointer, is_cheap, passes_schema

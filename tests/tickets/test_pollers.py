@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config import Config, Limits, Tickets
+from jobd.config.model import Config, Limits, Tickets
 from jobd.engine import Engine
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.lease import acquire

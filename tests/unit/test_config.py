@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from jobd.config import BUILTIN_TASKS, Auth, Config, Leases, Postgres, Queue, Retry, Task, Token, broken_rules
-from jobd.config_load import load
-from jobd.config_options import Option, expectation, is_marked, options
+from jobd.config.load import load
+from jobd.config.model import BUILTIN_TASKS, Auth, Config, Leases, Postgres, Queue, Retry, Task, Token, broken_rules
+from jobd.config.options import Option, expectation, is_marked, options
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted((ROOT / "config").glob("*.toml"))

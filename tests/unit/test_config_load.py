@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobd.config import BUILTIN_TASKS, Config, Queue, Task
-from jobd.config_load import MAX_FILE_BYTES, default_data_dir, load, variable_name
-from jobd.config_options import options
+from jobd.config.load import MAX_FILE_BYTES, default_data_dir, load, variable_name
+from jobd.config.model import BUILTIN_TASKS, Config, Queue, Task
+from jobd.config.options import options
 from jobd.errors import ConfigError
 
 HASH = "0123456789abcdef" * 4

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from jobd.config import Auth, Config, Limits, Log, Postgres, Queue, Redis, Server, Task, Token
-from jobd.config_load import load
-from jobd.config_options import options
-from jobd.config_show import Change, changes, public, rows
+from jobd.config.load import load
+from jobd.config.model import Auth, Config, Limits, Log, Postgres, Queue, Redis, Server, Task, Token
+from jobd.config.options import options
+from jobd.config.show import Change, changes, public, rows
 from jobd.host.masking import masked_url
 
 if TYPE_CHECKING:

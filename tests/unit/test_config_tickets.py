@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import GateCommand
-from jobd.config_load import load
-from jobd.config_show import changes, rows
+from jobd.config.load import load
+from jobd.config.model import GateCommand
+from jobd.config.show import changes, rows
 from jobd.errors import ConfigError
 
 if TYPE_CHECKING:

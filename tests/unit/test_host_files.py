@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import Config
+from jobd.config.model import Config
 from jobd.errors import WrongVersion
 from jobd.host import files as host_files
 from jobd.host.account import Account

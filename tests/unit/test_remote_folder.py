@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import Config, Task
+from jobd.config.model import Config, Task
 from jobd.errors import DataDirRefused
 from jobd.remote.folder import own_folder
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.config import Config, Queue
+from jobd.config.model import Config, Queue
 from jobd.errors import ConfigError
 from jobd.remote.pace import LONGEST_PAUSE_S, Pace
 from jobd.remote.worker import with_queues

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from jobd.config import Config, Limits
+from jobd.config.model import Config, Limits
 from jobd.ids import new_id
 from jobd.lifecycle.report import Held
 from jobd.results import ResultLost, ResultNotKept, Results

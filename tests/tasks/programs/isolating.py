@@ -8,7 +8,7 @@ from uuid import UUID
 
 import anyio
 
-from jobd.config import Task
+from jobd.config.model import Task
 from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.runner import Context
 

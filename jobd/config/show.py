@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.inspect import DictType, StructType, Type, VarTupleType, type_info
 
-from jobd.config import Config, Loaded
-from jobd.config_options import bare, is_marked, options, value_at
+from jobd.config.model import Config, Loaded
+from jobd.config.options import bare, is_marked, options, value_at
 from jobd.host.masking import HIDDEN, masked_url
 
 #: An error quotes this much of a key or a value.

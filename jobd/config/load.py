@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jobd.config import NAME_PATTERN, Config, Key, Loaded, broken_rules
-from jobd.config_options import NAMED, Option, expectation, is_list, is_marked, narrow, options, value_at
-from jobd.config_show import cut, literal, quoted
+from jobd.config.model import NAME_PATTERN, Config, Key, Loaded, broken_rules
+from jobd.config.options import NAMED, Option, expectation, is_list, is_marked, narrow, options, value_at
+from jobd.config.show import cut, literal, quoted
 from jobd.errors import ConfigError
 from jobd.host.masking import masked_url
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobd.job.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from jobd.config import Config, Leases, Task
+    from jobd.config.model import Config, Leases, Task
 
 #: A lease is renewed at least so often in its time: two renewals may be lost, and the third still saves it.
 RENEWALS = 3

@@ -21,7 +21,7 @@ from msgspec.inspect import (
     type_info,
 )
 
-from jobd.config import Config, Key
+from jobd.config.model import Config, Key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
