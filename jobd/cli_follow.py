@@ -15,7 +15,7 @@ import msgspec
 
 from jobd.cli_run import show_progress
 from jobd.cli_show import bar, error_text, event_line, note, one_line, text_in
-from jobd.progress import share_in
+from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:
     from uuid import UUID

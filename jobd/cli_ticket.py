@@ -19,7 +19,7 @@ from jobd.cli_ticket_decide import DECISIONS
 from jobd.cli_ticket_fields import by_option, field_options
 from jobd.cli_ticket_show import change_line, standing, ticket_lines, trail_rows
 from jobd.cli_where import where_options
-from jobd.milliseconds import ms
+from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:
     from jobd import Client

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobd.cli_show import compact, error_text, indented, moment, plain
-from jobd.milliseconds import ms
+from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

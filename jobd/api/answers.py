@@ -10,9 +10,9 @@ from msgspec import UNSET, Raw
 
 from jobd.lifecycle import read
 from jobd.lifecycle.waiting import explain_waiting
-from jobd.milliseconds import ms
 from jobd.store.postgres import translated
 from jobd.wire import gateway as wire
+from jobd.wire.milliseconds import ms
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

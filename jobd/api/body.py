@@ -1,7 +1,7 @@
 """JSON bodies: read once, checked before any parser can be hurt by them, and turned into their Struct.
 
 Syntax that no two parsers read alike is 400, a value that means nothing here is 422 and names the field; see
-`jobd.payload` for the list. Bodies must say that they are JSON, which no form of a foreign web page can.
+`jobd.wire.json_check` for the list. Bodies must say that they are JSON, which no form of a foreign web page can.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from jobd.payload import check_json
+from jobd.wire.json_check import check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

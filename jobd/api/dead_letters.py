@@ -14,8 +14,8 @@ from jobd.api.jobs import queue_full
 from jobd.api.query import read_query
 from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.read import list_dead_letters
-from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
+from jobd.wire.milliseconds import ms
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

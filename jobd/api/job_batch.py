@@ -19,8 +19,8 @@ from jobd.api.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismat
 from jobd.api.submit import booked, key_in, new_job
 from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.waiting import statuses_of
-from jobd.payload import BadPayload, HasBom, NotJson, NotUtf8, TooDeep, check_json
 from jobd.wire import gateway as wire
+from jobd.wire.json_check import BadPayload, HasBom, NotJson, NotUtf8, TooDeep, check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import FINAL_STATUSES
 from jobd.lifecycle.enqueue import Created, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.read import list_jobs
-from jobd.milliseconds import ms
 from jobd.wire import gateway as wire
+from jobd.wire.milliseconds import ms
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from starlette.routing import Match, Route
 
 from jobd.batch import Closed, OutcomeUnknown, QueueFull
 from jobd.errors import ServerDown
-from jobd.payload import BadPayload
 from jobd.tickets.errors import TicketRefused
+from jobd.wire.json_check import BadPayload
 from jobd.wire.problems import CATALOGUE, MEDIA_TYPE, ApiError, Problem
 
 if TYPE_CHECKING:

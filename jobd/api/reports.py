@@ -27,9 +27,9 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.report import Held
 from jobd.lifecycle.waiting import statuses_of
-from jobd.payload import TooDeep, check_json
 from jobd.results import ResultNotKept
 from jobd.wire import worker as wire
+from jobd.wire.json_check import TooDeep, check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

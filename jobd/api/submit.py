@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from jobd.canonical import NotCanonical, spec_hash
 from jobd.config.model import DAY_S
 from jobd.ids import new_id
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
-from jobd.payload import check_json
 from jobd.tasks.runner import TaskFailed
+from jobd.wire.canonical import NotCanonical, spec_hash
 from jobd.wire.gateway import MAX_AHEAD_S, Submit
+from jobd.wire.json_check import check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from jobd.api.endpoint import Call, Endpoint, Parameter, json_answer
 from jobd.api.jobs import IDEMPOTENCY_KEY
 from jobd.api.query import read_query
 from jobd.api.submit import booked, key_in
-from jobd.payload import check_json
 from jobd.wire import tickets as wire
 from jobd.wire.gateway import Limit, Name
+from jobd.wire.json_check import check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:

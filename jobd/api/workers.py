@@ -13,9 +13,9 @@ from jobd.api.query import read_query
 from jobd.api.worker import RAW_OWNER
 from jobd.lifecycle.workers import HeldJob as Held
 from jobd.lifecycle.workers import Holder, list_held_jobs, list_workers
-from jobd.milliseconds import ms
-from jobd.progress import share_in
 from jobd.wire import workers as wire
+from jobd.wire.milliseconds import ms
+from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:
     from starlette.responses import Response

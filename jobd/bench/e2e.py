@@ -24,11 +24,11 @@ import jobd
 from jobd.bench.engine import PAYLOAD, RESULT
 from jobd.bench.node import Node, throw_away_node
 from jobd.bench.report import medians
-from jobd.canonical import spec_hash
 from jobd.ids import new_id, new_ids
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.store.statements import statement
+from jobd.wire.canonical import spec_hash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

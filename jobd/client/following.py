@@ -14,10 +14,10 @@ import msgspec
 from jobd.client.answers import Event, is_final
 from jobd.client.errors import BadAnswer
 from jobd.client.retrying import Patience, decoded, pause_or_raise
-from jobd.client.sse import Message, Parser
 from jobd.client.steps import Lost, Open, Read, Reply, Request, Settings, Step
 from jobd.job.history import read_cursor
-from jobd.milliseconds import ms
+from jobd.wire.milliseconds import ms
+from jobd.wire.sse import Message, Parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ COMPLETE_IF_LEASED = statement("complete_if_leased")
 
 
 class Completion(Held, frozen=True, kw_only=True):
-    #: JSON text, checked by `jobd.payload`
+    #: JSON text, checked by `jobd.wire.json_check`
     result: str | None = None
     #: The file that holds a result too large for the table.
     result_ref: str | None = None

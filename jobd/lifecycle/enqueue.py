@@ -53,7 +53,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     id: UUID
     task: str
     queue: str
-    #: A JSON object as text, checked by `jobd.payload`.
+    #: A JSON object as text, checked by `jobd.wire.json_check`.
     payload: str
     max_attempts: int
     timeout_s: float

@@ -29,14 +29,14 @@ import msgspec
 
 from jobd.engine import is_item_error
 from jobd.job.model import Completed, Conflicting, Superseded
-from jobd.json_pieces import is_large, json_pieces
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
-from jobd.payload import BadPayload, TooLarge, check_json
 from jobd.results import KeptResult, ResultNotKept
 from jobd.tasks.failure import error_text, failure_of
 from jobd.tasks.runner import Context, TaskFailed
 from jobd.tasks.telling import EventKeeper, EventSink
+from jobd.wire.json_check import BadPayload, TooLarge, check_json
+from jobd.wire.json_pieces import is_large, json_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence

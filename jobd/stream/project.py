@@ -9,8 +9,8 @@ import msgspec
 from redis.exceptions import ResponseError
 
 from jobd.job import history
-from jobd.milliseconds import ms
 from jobd.stream.keys import CONSUMER_PREFIX, DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
+from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -26,12 +26,12 @@ import httpx
 import msgspec
 
 from jobd import __version__
-from jobd.client.sse import Parser
 from jobd.errors import ConfigError
 from jobd.tasks.openai_answer import Answer, Chunk, Embeddings, vectors
 from jobd.tasks.openai_failures import Failures, error_text
 from jobd.tasks.openai_payload import chat_body, embed_body
 from jobd.tasks.runner import TaskFailed
+from jobd.wire.sse import Parser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobd.job.history import RESERVED, Told
-from jobd.payload import MAX_DEPTH, BadPayload, check_json
+from jobd.wire.json_check import MAX_DEPTH, BadPayload, check_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

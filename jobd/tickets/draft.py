@@ -20,7 +20,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     acceptance_criteria: str | list[str]
     task: str
-    #: A JSON object as text, checked by `jobd.payload`.
+    #: A JSON object as text, checked by `jobd.wire.json_check`.
     payload: str
     gates: list[wire.Gate]
     blocked_on: list[UUID]

@@ -12,13 +12,13 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.canonical import NotCanonical, spec_hash
 from jobd.config.model import DAY_S
 from jobd.ids import new_ids
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import Outcome
+from jobd.wire.canonical import NotCanonical, spec_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

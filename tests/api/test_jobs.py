@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.canonical import spec_hash
+from jobd.wire.canonical import spec_hash
 
 if TYPE_CHECKING:
     from tests.support.http import Api

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.api.workers import kind_of
-from jobd.progress import share_in
+from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:
     from tests.support.http import Api

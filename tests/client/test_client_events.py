@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobd.client import Conflict, Refused, Unreachable
-from jobd.client.sse import Message, Parser
+from jobd.wire.sse import Message, Parser
 from tests.api.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
 from tests.support.daemon import poll

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from jobd.lifecycle.enqueue import Created, enqueue
-from jobd.payload import BadPayload, check_payload
+from jobd.wire.json_check import BadPayload, check_payload
 from tests.support.factories import new_job
 
 if TYPE_CHECKING:

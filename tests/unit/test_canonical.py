@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobd.canonical import NotCanonical, canonical_json, spec_hash
 from jobd.errors import JobdError
+from jobd.wire.canonical import NotCanonical, canonical_json, spec_hash
 
 # Appendix B: the bits of a double, and its text
 NUMBERS = [

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobd.json_pieces import PIECE_BYTES, is_large, json_pieces
-from jobd.payload import MAX_DEPTH, MAX_KEYS, BadPayload, check_json
+from jobd.wire.json_check import MAX_DEPTH, MAX_KEYS, BadPayload, check_json
+from jobd.wire.json_pieces import PIECE_BYTES, is_large, json_pieces
 
 LONG = 3 * PIECE_BYTES + 7
 MANY = PIECE_BYTES // 2

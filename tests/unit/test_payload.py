@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jobd.payload import (
+from jobd.wire.json_check import (
     MAX_DEPTH,
     MAX_KEY_CHARS,
     MAX_KEYS,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from jobd.payload import MAX_DEPTH, MAX_KEYS, HasNul, TooDeep, TooLarge, TooManyKeys, check_json, structure_of
+from jobd.wire.json_check import MAX_DEPTH, MAX_KEYS, HasNul, TooDeep, TooLarge, TooManyKeys, check_json, structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
