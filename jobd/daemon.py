@@ -22,7 +22,6 @@ from jobd.api.mirror import KeyMirror
 from jobd.api.services import Services
 from jobd.api.storm import Storm
 from jobd.backup.keep import Keeper
-from jobd.bell import Bell
 from jobd.config import show as config_show
 from jobd.config.model import Config
 from jobd.engine import Engine
@@ -32,7 +31,6 @@ from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
 from jobd.owners import Owners
 from jobd.results import Results
-from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway
@@ -63,7 +61,9 @@ from jobd.services.token_watch import TokenWatch
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
-from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
+from jobd.supervise.service import Phase, Spec
+from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
+from jobd.supervise.wakeup import Bell
 from jobd.tasks.registry import make_runners, with_declared_tasks
 from jobd.tickets.desk import Bells, Desk
 

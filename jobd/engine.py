@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
     from jobd.lifecycle.events import Telling
     from jobd.lifecycle.report import Held, Refusal
-    from jobd.service import Handle
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
 
 #: At 500 a batch costs little more than its rows; a larger one only makes callers wait.
 MAX_BATCH = 500

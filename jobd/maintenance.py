@@ -12,11 +12,11 @@ from jobd.backup.keep import Keeper
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
-from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres
 from jobd.store.migrate import Migration, migrate, pending_migrations
 from jobd.store.postgres import check_server, connect, translated
-from jobd.supervisor import Supervisor
+from jobd.supervise.service import Phase, Spec
+from jobd.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobd.services.ticket_tailer import TicketTailer
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
-    from jobd.supervisor import Supervisor
+    from jobd.supervise.supervisor import Supervisor
     from jobd.tasks.runner import Runner
     from jobd.tickets.desk import Desk
 

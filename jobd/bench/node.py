@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
 
-from jobd.bell import Bell
 from jobd.config.model import Config, Limits, Queue
 from jobd.config.model import Redis as RedisConfig
 from jobd.config.model import Relay as RelayConfig
 from jobd.engine import Engine
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
-from jobd.service import Phase, Spec
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.relay import Relay
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
-from jobd.supervisor import Supervisor
+from jobd.supervise.service import Phase, Spec
+from jobd.supervise.supervisor import Supervisor
+from jobd.supervise.wakeup import Bell
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from jobd.remote.session import Session
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

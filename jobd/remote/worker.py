@@ -27,11 +27,11 @@ from jobd.remote.engine import RemoteEngine, SentResults
 from jobd.remote.folder import own_folder
 from jobd.remote.guard import HttpLine
 from jobd.remote.session import Session
-from jobd.service import Phase, Spec
 from jobd.services.lease_guard import LeaseGuard
 from jobd.services.leases import LeaseKeeper
 from jobd.services.slots import Slots
-from jobd.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
+from jobd.supervise.service import Phase, Spec
+from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.tasks.registry import make_runners, with_declared_tasks
 
 if TYPE_CHECKING:

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.engine import Engine
     from jobd.lifecycle.claim import ClaimAnswer
-    from jobd.service import Handle
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

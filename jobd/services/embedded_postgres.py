@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger("jobd.postgres")
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from jobd.host.data_dir import DataDir
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

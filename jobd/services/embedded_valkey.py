@@ -17,7 +17,7 @@ from jobd.stream import connection
 if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger("jobd.valkey")
 

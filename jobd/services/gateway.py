@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from jobd.api.auth import Principal
-    from jobd.service import Handle
     from jobd.services.listen import TlsFiles
+    from jobd.supervise.service import Handle
 
 __all__ = ["Gateway", "InFlight", "UnderWay", "bind_listener", "hypercorn_settings", "listener_url"]
 

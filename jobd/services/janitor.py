@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.results import Found, Results
-    from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
+    from jobd.supervise.service import Handle
     from jobd.tickets.prune import Place
 
 log = logging.getLogger(__name__)

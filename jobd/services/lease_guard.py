@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.job.model import LeaseLost
-    from jobd.service import Handle
     from jobd.services.leases import Hold, LeaseKeeper
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config, Leases
     from jobd.lifecycle.claim import ClaimedJob
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 #: How often it looks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
 LOOK = 0.25

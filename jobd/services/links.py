@@ -15,10 +15,10 @@ from jobd.stream import connection
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from jobd.service import Handle
     from jobd.store.migrate import BeforeMigration
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from jobd.lifecycle.events import Answer
     from jobd.lifecycle.read import Job
     from jobd.results import Results
-    from jobd.service import Handle
     from jobd.store.leader import Names
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

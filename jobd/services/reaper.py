@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.owners import Owners
-    from jobd.service import Handle
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

@@ -53,15 +53,15 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from jobd.bell import Bell
     from jobd.config.model import Config
     from jobd.job.history import Event
     from jobd.lifecycle.outbox import Told
-    from jobd.service import Handle
     from jobd.store.leader import Names
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport
     from jobd.stream.project import Call, Change
+    from jobd.supervise.service import Handle
+    from jobd.supervise.wakeup import Bell
 
 log = logging.getLogger(__name__)
 

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.report import Held
-    from jobd.service import Handle
     from jobd.services.leases import Hold, LeaseKeeper
+    from jobd.supervise.service import Handle
     from jobd.tasks.runner import Runner
 
 log = logging.getLogger(__name__)

@@ -19,20 +19,20 @@ from uuid import UUID
 import anyio
 import msgspec
 
-from jobd.bell import Bell
 from jobd.errors import ServerDown
 from jobd.job.history import LAST_EVENTS, START, Cursor, Event, events_after
 from jobd.lifecycle.events import Place, read_history
 from jobd.store.postgres import translated
 from jobd.stream import channel
 from jobd.stream.keys import TOLD
+from jobd.supervise.wakeup import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from jobd.service import Handle
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

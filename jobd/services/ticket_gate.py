@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.service import Handle
     from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
     from jobd.tickets.desk import Bells
     from jobd.tickets.judge import Case
     from jobd.wire.tickets import CommandGate

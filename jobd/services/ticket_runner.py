@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.engine import Engine
     from jobd.results import Results
-    from jobd.service import Handle
     from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
     from jobd.tickets.desk import Bells
     from jobd.tickets.run import Order
 

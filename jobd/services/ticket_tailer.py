@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from uuid import UUID
 
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
     from jobd.tickets.desk import Bells, Desk
     from jobd.wire.tickets import LogLine
 

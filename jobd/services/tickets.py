@@ -26,10 +26,10 @@ from jobd.tickets.take_back import free_claims_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from jobd.bell import Bell
     from jobd.config.model import Config
-    from jobd.service import Handle
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
+    from jobd.supervise.wakeup import Bell
     from jobd.tickets.desk import Bells
 
 log = logging.getLogger(__name__)

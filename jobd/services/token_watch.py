@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from jobd.api.auth import Doorkeeper
     from jobd.config.model import Config
-    from jobd.service import Handle
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from jobd.stream import channel
 from jobd.stream.keys import WAKE
 
 if TYPE_CHECKING:
-    from jobd.bell import Bell
     from jobd.stream.connection import Transport
+    from jobd.supervise.wakeup import Bell
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from jobd.service import Handle
     from jobd.store.postgres import Connection, Database
+    from jobd.supervise.service import Handle
 
 TAKE_LEAD = statement("take_lead", "jobd.store")
 GIVE_UP_LEAD = statement("give_up_lead", "jobd.store")

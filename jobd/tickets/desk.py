@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jobd.bell import Bell
 from jobd.store.postgres import translated
+from jobd.supervise.wakeup import Bell
 from jobd.tickets.approve import approve
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once

@@ -17,12 +17,12 @@ from jobd.api.endpoint import JSON
 from jobd.api.guard import Guard, Hosts
 from jobd.api.problems import problem_of
 from jobd.config.model import Auth, Config, Limits, Token
-from jobd.service import Handle
 from jobd.services import http1
 from jobd.services.accept import RESERVED
 from jobd.services.gateway import Gateway
 from jobd.services.http1 import Slowness
 from jobd.services.listen import bind_listener
+from jobd.supervise.service import Handle
 from jobd.tokens import new_token
 from tests.support.raw_http import answers_in, ask, exchange
 

@@ -23,10 +23,10 @@ from jobd.api.auth import Doorkeeper
 from jobd.api.guard import Guard
 from jobd.api.hang_up import while_wanted
 from jobd.config.model import Config
-from jobd.service import Handle
 from jobd.services.accept import AT_ONCE, RESERVED, Crowd
 from jobd.services.gateway import Gateway
 from jobd.services.listen import TlsFiles, bind_listener
+from jobd.supervise.service import Handle
 from tests.support.certificates import make_certificate
 from tests.support.raw_http import answers_in
 

@@ -25,10 +25,10 @@ from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.tokens import create_token, read_tokens
 from jobd.results import Results
-from jobd.service import Handle
 from jobd.services.janitor import Janitor
 from jobd.store.postgres import Database
 from jobd.store.statements import all_statements
+from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
 from tests.support.factories import completion, failure

@@ -24,8 +24,8 @@ from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, KeyBusy, N
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.read import queue_stats, read_jobs
 from jobd.lifecycle.report import Held
-from jobd.service import Handle
 from jobd.store.postgres import Database
+from jobd.supervise.service import Handle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

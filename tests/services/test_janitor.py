@@ -14,11 +14,11 @@ from jobd.lifecycle.complete import complete
 from jobd.lifecycle.prune import prune
 from jobd.lifecycle.read import gone_among, read_jobs
 from jobd.results import Results
-from jobd.service import Handle
 from jobd.services import janitor as module
 from jobd.services.janitor import LEADER_KEY, Janitor
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
+from jobd.supervise.service import Handle
 from jobd.tickets.read import read_ticket
 from tests.support.factories import claim_one, completion, make_job, make_queued, make_running, read
 from tests.support.node import eventually, new_database

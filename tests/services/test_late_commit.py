@@ -19,8 +19,8 @@ from jobd.lifecycle.enqueue import Created, IdempotencyKey
 from jobd.lifecycle.fail import Ended, Failure
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
-from jobd.service import Handle
 from jobd.store.postgres import Database
+from jobd.supervise.service import Handle
 from tests.support.node import new_database, new_job
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from jobd.config.model import Config
-from jobd.service import Handle
 from jobd.store import leader
 from jobd.store.clock import boot_clock_s
 from jobd.store.leader import LeaderLease, Names, leading
+from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.daemon import poll
 from tests.support.node import Node, eventually, new_database

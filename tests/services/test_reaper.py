@@ -12,9 +12,9 @@ from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import poll_claim
 from jobd.lifecycle.enqueue import NewJob, enqueue
 from jobd.lifecycle.reap import reap
-from jobd.service import Handle
 from jobd.services.reaper import Reaper
 from jobd.store.postgres import Database
+from jobd.supervise.service import Handle
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -10,7 +10,6 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from jobd.bell import Bell
 from jobd.config.model import Config
 from jobd.config.model import Relay as Settings
 from jobd.job.history import Told
@@ -18,8 +17,9 @@ from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.events import CHUNKS, Kept, Telling
 from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
 from jobd.lifecycle.read import pause_queue
-from jobd.service import Handle
 from jobd.services.relay import Relay
+from jobd.supervise.service import Handle
+from jobd.supervise.wakeup import Bell
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 

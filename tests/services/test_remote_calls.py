@@ -26,8 +26,8 @@ from jobd.remote.claims import Claims
 from jobd.remote.engine import CALL_BYTES, RemoteEngine
 from jobd.remote.guard import HttpLine
 from jobd.remote.session import Session
-from jobd.service import Handle
 from jobd.services.leases import LeaseKeeper
+from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
 from tests.client.test_client_faults import Puppet, Said, problem
 from tests.support.certificates import make_certificate

@@ -16,10 +16,10 @@ from jobd import engine
 from jobd.batch import OutcomeUnknown
 from jobd.config.model import Config
 from jobd.errors import ServerDown
-from jobd.restart import RestartPolicy
 from jobd.services import links
 from jobd.store import postgres
 from jobd.store.postgres import Database, translated
+from jobd.supervise.restart import RestartPolicy
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 

@@ -10,7 +10,6 @@ import anyio
 import asyncpg
 import redis.asyncio
 
-from jobd.bell import Bell
 from jobd.engine import Engine
 from jobd.host.systemd import Notifier
 from jobd.ids import new_id
@@ -19,7 +18,6 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.results import Results
-from jobd.service import Handle, Phase, Spec
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
@@ -30,7 +28,9 @@ from jobd.services.tailer import Tailer
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
-from jobd.supervisor import Supervisor
+from jobd.supervise.service import Handle, Phase, Spec
+from jobd.supervise.supervisor import Supervisor
+from jobd.supervise.wakeup import Bell
 from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.restart import RestartPolicy
+    from jobd.supervise.restart import RestartPolicy
 
 
 class Node:

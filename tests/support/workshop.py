@@ -14,8 +14,8 @@ from jobd.job.history import START, Event, events_after
 from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.read import read_attempts, read_jobs
 from jobd.results import Results
-from jobd.service import Handle
 from jobd.services.slots import Slots
+from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database
 

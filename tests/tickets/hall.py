@@ -12,12 +12,12 @@ from jobd.engine import Engine
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
 from jobd.results import Results
-from jobd.service import Handle
 from jobd.services.ticket_claims import OwnerNames
 from jobd.services.ticket_gate import Gate
 from jobd.services.ticket_runner import Runner
 from jobd.services.tickets import Readiness, Scheduler
 from jobd.store.migrate import migrate
+from jobd.supervise.service import Handle
 from jobd.tickets.desk import Bells, Desk
 from jobd.tickets.trail import read_trail
 from tests.support.factories import POLICY, claim_one, completion, failure

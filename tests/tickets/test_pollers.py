@@ -16,9 +16,9 @@ from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.prune import prune
 from jobd.results import Results
-from jobd.service import Handle
 from jobd.services import ticket_runner
 from jobd.services.ticket_claims import Claims, OwnerNames
+from jobd.supervise.service import Handle
 from jobd.tickets.look import Work, look_for_work
 from jobd.tickets.prune import prune_tickets
 from jobd.tickets.take_back import free_claims_of
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from jobd.service import Service
     from jobd.services.ticket_claims import Claim
     from jobd.store.postgres import Database
+    from jobd.supervise.service import Service
     from jobd.wire.tickets import Trail
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from jobd.service import Handle
 from jobd.services.ticket_tailer import ROOM, TicketTailer
+from jobd.supervise.service import Handle
 from jobd.tickets.desk import Bells, Desk
 from tests.tickets.desk import CONFIG, new_ticket
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.host.systemd import Notifier
-from jobd.restart import RestartPolicy
-from jobd.service import Handle, Phase, Service, Spec
-from jobd.supervisor import Supervisor
+from jobd.supervise.restart import RestartPolicy
+from jobd.supervise.service import Handle, Phase, Service, Spec
+from jobd.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.host.systemd import Notifier
-from jobd.service import Phase, State
+from jobd.supervise.service import Phase, State
 from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise, until
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobd.restart import Failures, GiveUp, Restart, RestartPolicy, after_failure, level_at
+from jobd.supervise.restart import Failures, GiveUp, Restart, RestartPolicy, after_failure, level_at
 
 POLICY = RestartPolicy()
 UNITS = st.floats(0, 1, exclude_max=True)

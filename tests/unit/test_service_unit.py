@@ -8,9 +8,9 @@ import pytest
 
 from jobd import errors
 from jobd.errors import JobdError, StartRefused
-from jobd.service import Spec
 from jobd.services.lease_guard import BLOCK_S
-from jobd.supervisor import WATCH_S
+from jobd.supervise.service import Spec
+from jobd.supervise.supervisor import WATCH_S
 
 UNIT = Path(__file__).parents[2] / "packaging/root/usr/lib/systemd/system/jobd.service"
 SETTINGS = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if "=" in line and line[0] not in "#[")

@@ -9,12 +9,12 @@ import anyio
 import pytest
 
 from jobd.errors import AddressRefused, DataDirRefused, GaveUp, ServerDown
-from jobd.restart import RestartPolicy
-from jobd.service import State
+from jobd.supervise.restart import RestartPolicy
+from jobd.supervise.service import State
 from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise, until
 
 if TYPE_CHECKING:
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 
 class Returning:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.errors import AddressRefused
-from jobd.restart import RestartPolicy
-from jobd.service import Phase, State
+from jobd.supervise.restart import RestartPolicy
+from jobd.supervise.service import Phase, State
 from tests.unit.helpers_services import DEADLINE_S, Deaf, Scripted, running, spec, supervise, until
 
 if TYPE_CHECKING:
     import pytest
 
-    from jobd.service import Handle
+    from jobd.supervise.service import Handle
 
 
 class Finishing(Scripted):

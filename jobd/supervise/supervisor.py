@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.errors import GaveUp, JobdError, ServerDown, StartRefused, root_cause
-from jobd.restart import Failures, GiveUp, RestartPolicy, after_failure
-from jobd.service import Handle, Phase, Spec, State
+from jobd.supervise.restart import Failures, GiveUp, RestartPolicy, after_failure
+from jobd.supervise.service import Handle, Phase, Spec, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
