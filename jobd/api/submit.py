@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET
 
 from jobd.config.model import DAY_S
-from jobd.ids import new_id
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
+from jobd.store.ids import new_id
 from jobd.tasks.runner import TaskFailed
 from jobd.wire.canonical import NotCanonical, spec_hash
 from jobd.wire.gateway import MAX_AHEAD_S, Submit

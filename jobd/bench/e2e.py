@@ -24,9 +24,9 @@ import jobd
 from jobd.bench.engine import PAYLOAD, RESULT
 from jobd.bench.node import Node, throw_away_node
 from jobd.bench.report import medians
-from jobd.ids import new_id, new_ids
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
+from jobd.store.ids import new_id, new_ids
 from jobd.store.statements import statement
 from jobd.wire.canonical import spec_hash
 

@@ -23,11 +23,11 @@ import anyio
 import jobd
 from jobd.bench.report import Profile, Rates, Report, line, row
 from jobd.bench.server import QUEUE, server
-from jobd.ids import new_ids
 from jobd.job.model import Completed
 from jobd.lifecycle.claim import Ask, ClaimedJob, claim
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.enqueue import Created, NewJob, enqueue
+from jobd.store.ids import new_ids
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.ids import random_ids
 from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.batches import in_turn
+from jobd.store.ids import random_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 

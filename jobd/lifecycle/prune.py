@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.clock import Past
+    from jobd.store.clock_eras import Past
     from jobd.store.postgres import Connection
 
 PRUNE_JOBS = statement("prune_jobs")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.ids import new_ids
 from jobd.lifecycle.enqueue import QueueFull
+from jobd.store.ids import new_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 

@@ -1,6 +1,6 @@
 """The janitor: deletes what is past its retention, a little at a time, and never what anyone still needs.
 
-- All times are steady (see jobd/clock.py): they count how long jobd ran, and no step of the clock makes anything old.
+- All times are steady (see `store/clock_eras`): they count how long jobd ran, no step of the clock makes anything old.
 - Jobs that ended longer than `retention.jobs_s` ago go in batches, and after each commit the files of their results.
   One node at a time does it; two would only be in each other's way.
 - Tickets that are DONE for longer than `retention.tickets_s` go likewise, unless an unfinished one waits for them.

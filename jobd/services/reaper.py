@@ -1,7 +1,7 @@
 """The reaper: looks for leases whose holders fell silent, and ends their attempts in pages.
 
 Every node runs one; they pass over what another is just working on, and the statement repeats its guard in the write,
-so a second reaper is only a waste. It holds back after an outage or a step of the clock (see jobd/clock.py).
+so a second reaper is only a waste. It holds back after an outage or a step of the clock (see jobd/store/clock_eras.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.clock import Watch, look, may_reap
 from jobd.config.task_settings import retry_policies, retry_policy, shortest_lease_s
 from jobd.lifecycle.reap import ReapCounts, reap
+from jobd.store.clock_eras import Watch, look, may_reap
 from jobd.store.postgres import translated
 
 if TYPE_CHECKING:

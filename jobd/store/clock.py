@@ -1,7 +1,7 @@
 """The clock of a node: looks at Postgres' clock every few seconds, notices its steps, and keeps the table of eras.
 
-Whoever decides by time asks here; what is decided from that is in `jobd/clock.py`. Of several nodes that notice the
-same step one writes it down, with all that follows from it in the same commit; the others find it there.
+Whoever decides by time asks here; what is decided from that is in `clock_eras`. Of several nodes that notice the same
+step one writes it down, with all that follows from it in the same commit; the others find it there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.clock import MARK_S, STEP_S, Era, Past, known_time, past, step_s, step_while_off
+from jobd.store.clock_eras import MARK_S, STEP_S, Era, Past, known_time, past, step_s, step_while_off
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.ids import new_ids
+from jobd.store.ids import new_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 

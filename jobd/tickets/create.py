@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.draft import Draft, budget_of, check_draft

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from jobd.ids import new_id
 from jobd.lifecycle.enqueue import TAKE_KEYS
+from jobd.store.ids import new_id
 from jobd.store.postgres import fetch
 from jobd.tickets.create import create
 from jobd.tickets.errors import TicketRefused

@@ -22,7 +22,7 @@ from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from jobd.clock import Past
+    from jobd.store.clock_eras import Past
     from jobd.store.postgres import Connection
 
 PRUNE_TICKETS = statement("prune_tickets", "jobd.tickets")

@@ -13,8 +13,8 @@ from uuid import UUID
 import msgspec
 
 from jobd.config.model import DAY_S
-from jobd.ids import new_ids
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
+from jobd.store.ids import new_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import Outcome

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.ids import new_ids
+from jobd.store.ids import new_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import NotScheduled, Scheduled, decide_schedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import decide_sign_off

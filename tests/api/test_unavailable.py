@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from tests.api.test_events import claim, submit
 
 if TYPE_CHECKING:

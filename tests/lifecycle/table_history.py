@@ -16,7 +16,6 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from jobd.ids import new_id
 from jobd.job.machine import decide_redrive
 from jobd.job.model import (
     Cancel,
@@ -49,6 +48,7 @@ from jobd.lifecycle.reap import ReapCounts, reap
 from jobd.lifecycle.redrive import redrive
 from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held as Holder
+from jobd.store.ids import new_id
 from tests.support.factories import empty, new_job
 from tests.unit.test_machine_properties import POLICY, STEPS, TTL, Held, History
 

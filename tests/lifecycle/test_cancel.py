@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import AttemptOutcome, JobStatus
 from jobd.lifecycle.cancel import CancelAnswer, cancel
@@ -15,6 +14,7 @@ from jobd.lifecycle.claim import ClaimedJob, Unknown, claim, poll_claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.ids import new_id, new_ids
 from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
 from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
 from jobd.lifecycle.cancel import cancel
@@ -19,6 +18,7 @@ from jobd.lifecycle.heartbeat import heartbeat
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import list_dead_letters, pause_queue
 from jobd.lifecycle.release import release
+from jobd.store.ids import new_id, new_ids
 from tests.support.factories import (
     NOW,
     POLICY,

@@ -9,7 +9,6 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.model import AlreadyFinished, Completed, Conflicting, Superseded
 from jobd.job.status import AttemptOutcome, JobStatus
 from jobd.lifecycle.cancel import cancel
@@ -17,6 +16,7 @@ from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.release import release
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

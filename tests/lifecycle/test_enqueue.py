@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.status import JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.enqueue import (
@@ -26,6 +25,7 @@ from jobd.lifecycle.enqueue import (
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.prune import prune_memories
 from jobd.lifecycle.publish import select_for_publish
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

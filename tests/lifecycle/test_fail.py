@@ -9,7 +9,6 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.model import AlreadyFinished, Canceled, Conflicting, DeadLettered, Requeued, Superseded
 from jobd.job.retry import RetryPolicy, backoff_s
 from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
@@ -20,6 +19,7 @@ from jobd.lifecycle.publish import promote_due, select_for_publish
 from jobd.lifecycle.read import list_dead_letters
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.release import release
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     TTL_S,

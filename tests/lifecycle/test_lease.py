@@ -10,8 +10,8 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd.ids import new_id, new_ids
 from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, claim_record_schema, release, renew
+from jobd.store.ids import new_id, new_ids
 from tests.support.factories import NOW, TTL_S, all_rows, at, make_running
 
 if TYPE_CHECKING:

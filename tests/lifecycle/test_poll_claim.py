@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.ids import new_id
 from jobd.job.model import NotClaimable, NotClaimableReason
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import ClaimedJob, claim, poll_claim
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import note_raw_workers, pause_queue
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.status import FINAL_STATUSES, JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, enqueue
 from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
 from jobd.lifecycle.read import gone_among, list_dead_letters, list_jobs, read_jobs
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     assert_counters_are_right,

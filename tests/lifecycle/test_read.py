@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import ClaimedJob, claim, poll_claim
@@ -28,6 +27,7 @@ from jobd.lifecycle.read import (
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.redrive import redrive
 from jobd.lifecycle.release import release
+from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
     POLICY,

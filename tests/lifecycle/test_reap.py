@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.retry import RetryPolicy, backoff_s
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
@@ -17,6 +16,7 @@ from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import list_dead_letters
 from jobd.lifecycle.reap import ReapCounts, reap
+from jobd.store.ids import new_id
 from tests.support.factories import (
     POLICY,
     TTL_S,

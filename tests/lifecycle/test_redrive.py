@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.status import JobStatus
 from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.publish import select_for_publish
 from jobd.lifecycle.read import list_dead_letters
 from jobd.lifecycle.redrive import redrive as redrive_if_room
+from jobd.store.ids import new_id
 from tests.support.factories import (
     assert_counters_are_right,
     at,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.ids import new_id
 from jobd.job.status import JobStatus
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import pause_queue
 from jobd.lifecycle.redrive import redrive_once
 from jobd.lifecycle.waiting import explain_waiting, outbox_depth, queue_heads, statuses_of
+from jobd.store.ids import new_id
 from tests.support.factories import NOW, POLICY, at, failure, make_job, make_many, make_queued, make_running
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.ids import new_id
 from jobd.job.history import Told
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.events import Telling, append_events
 from jobd.lifecycle.heartbeat import heartbeat
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.workers import list_held_jobs, list_workers
+from jobd.store.ids import new_id
 from tests.support.factories import NOW, TTL_S, at, beat, claim_one, completion, make_queued, make_running
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Retention
-from jobd.ids import new_id
 from jobd.job.model import Completed, NotClaimable, NotClaimableReason
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import Ask, claim, poll_claim
@@ -26,6 +25,7 @@ from jobd.lifecycle.reap import reap
 from jobd.lifecycle.tokens import create_token, read_tokens
 from jobd.results import Results
 from jobd.services.janitor import Janitor
+from jobd.store.ids import new_id
 from jobd.store.postgres import Database
 from jobd.store.statements import all_statements
 from jobd.supervise.service import Handle

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Queue
-from jobd.ids import new_id
 from jobd.job.model import Completed
 from jobd.services.callers import Caller
 from jobd.services.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
+from jobd.store.ids import new_id
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 

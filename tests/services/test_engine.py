@@ -16,7 +16,6 @@ from jobd import engine as engine_module
 from jobd.config.model import Config
 from jobd.engine import Engine
 from jobd.errors import ServerDown
-from jobd.ids import new_id, new_ids
 from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
@@ -24,6 +23,7 @@ from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, KeyBusy, N
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.read import queue_stats, read_jobs
 from jobd.lifecycle.report import Held
+from jobd.store.ids import new_id, new_ids
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from jobd.ids import new_id
 from jobd.job.retry import RetryPolicy
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
@@ -16,6 +15,7 @@ from jobd.lifecycle.fail import Failure, fail
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.read import Attempt, Job, QueueStats, queue_stats, read_attempts, read_jobs
 from jobd.lifecycle.report import Held
+from jobd.store.ids import new_id
 
 if TYPE_CHECKING:
     from uuid import UUID

@@ -12,7 +12,6 @@ import redis.asyncio
 
 from jobd.engine import Engine
 from jobd.host.systemd import Notifier
-from jobd.ids import new_id
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
@@ -25,6 +24,7 @@ from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
 from jobd.services.relay import Relay
 from jobd.services.tailer import Tailer
+from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

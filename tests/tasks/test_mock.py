@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.runner import Context, TaskFailed
 

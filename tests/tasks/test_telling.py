@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from jobd.errors import ServerDown
-from jobd.ids import new_id
 from jobd.job.history import Cursor
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, Kept, OutOfStep
+from jobd.store.ids import new_id
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.telling import MOST_WAITING, Teller
 from jobd.tasks.told import DATA_BYTES, told_event

@@ -6,8 +6,8 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from jobd.ids import new_id
 from jobd.lifecycle.enqueue import IdempotencyKey
+from jobd.store.ids import new_id
 from jobd.tickets import create_once as module
 from jobd.tickets.create import create
 from jobd.tickets.read import read_ticket

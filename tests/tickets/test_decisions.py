@@ -8,7 +8,7 @@ from uuid import UUID
 import anyio
 import pytest
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from jobd.tickets.approve import approve
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.machine import TRANSITIONS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from jobd.ids import new_id
+from jobd.store.ids import new_id
 from jobd.tickets.edit import edit
 from jobd.tickets.prune import prune_tickets
 from jobd.tickets.read import read_ticket

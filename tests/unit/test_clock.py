@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobd.clock import (
+from jobd.store.clock_eras import (
     EARLIEST,
     STEP_S,
     Era,

@@ -13,9 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from jobd.config.model import Config, Limits
-from jobd.ids import new_id
 from jobd.lifecycle.report import Held
 from jobd.results import ResultLost, ResultNotKept, Results
+from jobd.store.ids import new_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
