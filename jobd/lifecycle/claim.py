@@ -11,7 +11,7 @@ import msgspec
 
 from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
 from jobd.job.status import AttemptOutcome, DeadLetterReason
-from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.lock_order import in_turn
 from jobd.store.ids import random_ids
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jobd.job.machine import decide_complete
 from jobd.job.model import Completed
-from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement

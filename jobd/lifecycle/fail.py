@@ -10,7 +10,7 @@ from jobd.job.machine import decide_fail
 from jobd.job.model import Canceled, DeadLettered, Requeued
 from jobd.job.retry import NO_POLICIES, as_arrays
 from jobd.job.status import AttemptOutcome, DeadLetterReason
-from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement

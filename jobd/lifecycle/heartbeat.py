@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.lock_order import in_turn
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 

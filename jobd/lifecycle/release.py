@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobd.job.machine import decide_release
 from jobd.job.model import Canceled, Requeued
 from jobd.job.status import AttemptOutcome
-from jobd.lifecycle.batches import in_turn
+from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.postgres import fetch
 from jobd.store.statements import statement
