@@ -24,13 +24,13 @@ from jobd.api.storm import Storm
 from jobd.backup.keep import Keeper
 from jobd.config import show as config_show
 from jobd.config.model import Config
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
+from jobd.engine.results import Results
 from jobd.errors import ConfigError
 from jobd.host import logs
 from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
 from jobd.owners import Owners
-from jobd.results import Results
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from jobd.batch import Closed, OutcomeUnknown, QueueFull
+from jobd.engine.batch import Closed, OutcomeUnknown, QueueFull
 from jobd.errors import ServerDown
 from jobd.tickets.errors import TicketRefused
 from jobd.wire.json_check import BadPayload

@@ -20,6 +20,7 @@ from jobd.api.answers import reading
 from jobd.api.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
 from jobd.api.endpoint import Call, Endpoint, json_answer
 from jobd.api.worker import check_worker_id, token_in
+from jobd.engine.results import ResultNotKept
 from jobd.host.masking import masked_text
 from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
 from jobd.job.status import AttemptOutcome
@@ -27,7 +28,6 @@ from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.report import Held
 from jobd.lifecycle.waiting import statuses_of
-from jobd.results import ResultNotKept
 from jobd.wire import worker as wire
 from jobd.wire.json_check import TooDeep, check_json
 from jobd.wire.problems import ApiError

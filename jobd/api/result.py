@@ -14,13 +14,13 @@ from jobd.api.endpoint import HEADERS, JSON, Call, Endpoint
 from jobd.api.hang_up import hang_up
 from jobd.api.jobs import JOB_ID, MISSING
 from jobd.api.query import read_query
-from jobd.results import ResultLost
+from jobd.engine.results import ResultLost
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from jobd.results import OpenResult
+    from jobd.engine.results import OpenResult
 
 PIECE_BYTES = 256 * 1024
 #: How long a reader may leave what was sent to it.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from jobd.api.mirror import KeyMirror
     from jobd.api.storm import Storm
     from jobd.config.model import Config
-    from jobd.engine import Engine
-    from jobd.results import Results
+    from jobd.engine.engine import Engine
+    from jobd.engine.results import Results
     from jobd.services.dispatcher import Dispatcher
     from jobd.services.tailer import Tailer
     from jobd.services.ticket_tailer import TicketTailer

@@ -16,8 +16,8 @@ from anyio import to_thread
 import jobd
 from jobd.backup.archive import Contents, Head, Writer
 from jobd.backup.tools import read_from
+from jobd.engine.results import ResultLost, Results
 from jobd.errors import BackupRefused
-from jobd.results import ResultLost, Results
 from jobd.services import embedded_postgres
 from jobd.services.janitor import LEADER_KEY
 from jobd.store.postgres import connect, translated

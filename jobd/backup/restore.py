@@ -17,12 +17,12 @@ from jobd.backup.load import fill
 from jobd.backup.make import RESULT_FILES
 from jobd.backup.output import explained
 from jobd.backup.staging import check_empty, staged
+from jobd.engine.results import FOLDER as RESULTS
 from jobd.errors import ConfigError, DiskFull, WrongVersion
 from jobd.host.account import user_name
 from jobd.host.data_dir import FIRST_START_BYTES, DataDir
 from jobd.host.files import open_beneath
 from jobd.maintenance import connected
-from jobd.results import FOLDER as RESULTS
 from jobd.services import embedded_postgres
 from jobd.store.migrate import known_migrations
 

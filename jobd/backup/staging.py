@@ -16,11 +16,11 @@ import shutil
 from typing import TYPE_CHECKING
 
 from jobd.backup.output import explained
+from jobd.engine.results import FOLDER as RESULTS
 from jobd.errors import AlreadyRunning, DataDirRefused
 from jobd.host import locks
 from jobd.host.data_dir import RESTORING, DataDir
 from jobd.host.files import sync_folder
-from jobd.results import FOLDER as RESULTS
 from jobd.services.embedded_postgres import STOP_ORPHANS
 from jobd.services.embedded_server import clear_orphans
 

@@ -15,7 +15,7 @@ import anyio
 from jobd.config.model import Config, Limits, Queue
 from jobd.config.model import Redis as RedisConfig
 from jobd.config.model import Relay as RelayConfig
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
 from jobd.services import embedded_postgres, embedded_valkey

@@ -2,7 +2,7 @@
 
 session, pace   one line to jobd: calls, errors, pauses
 claims          jobs, for slots that wait for them
-engine          renewals, events and reports, with the methods of `jobd.engine` that slots use
+engine          renewals, events and reports, with the methods of `jobd.engine.engine` that slots use
 guard           renewals while the event loop is blocked
 folder          a place on this machine's disk
 worker          all of it together, and the signals

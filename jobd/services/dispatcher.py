@@ -24,7 +24,7 @@ import asyncpg
 import redis.asyncio
 import redis.exceptions
 
-from jobd.engine import is_item_error
+from jobd.engine.engine import is_item_error
 from jobd.errors import JobdError, ServerDown
 from jobd.job.model import NotClaimable
 from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.engine import Engine
+    from jobd.engine.engine import Engine
     from jobd.lifecycle.claim import ClaimAnswer
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from jobd.config.model import Config
-    from jobd.results import Found, Results
+    from jobd.engine.results import Found, Results
     from jobd.store.postgres import Connection, Database
     from jobd.supervise.service import Handle
     from jobd.tickets.prune import Place

@@ -24,7 +24,8 @@ import anyio
 from anyio import to_thread
 from redis.exceptions import ResponseError
 
-from jobd.engine import is_item_error
+from jobd.engine.engine import is_item_error
+from jobd.engine.results import ResultNotKept
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob, claims_that_stand
 from jobd.lifecycle.complete import Completion
@@ -33,7 +34,6 @@ from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import note_raw_workers, read_jobs
-from jobd.results import ResultNotKept
 from jobd.services.raw_report import error_in, event_in, owner_of, result_in
 from jobd.store.leader import LeaderLease, leading
 from jobd.store.postgres import translated
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.engine import Engine
+    from jobd.engine.engine import Engine
+    from jobd.engine.results import Results
     from jobd.lifecycle.events import Answer
     from jobd.lifecycle.read import Job
-    from jobd.results import Results
     from jobd.store.leader import Names
     from jobd.store.postgres import Connection, Database
     from jobd.stream.connection import Transport

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 import msgspec
 
-from jobd.engine import is_item_error
+from jobd.engine.engine import is_item_error
+from jobd.engine.results import KeptResult, ResultNotKept
 from jobd.job.model import Completed, Conflicting, Superseded
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
-from jobd.results import KeptResult, ResultNotKept
 from jobd.tasks.failure import error_text, failure_of
 from jobd.tasks.runner import Context, TaskFailed
 from jobd.tasks.telling import EventKeeper, EventSink

@@ -17,9 +17,9 @@ import asyncpg
 import msgspec
 from anyio import to_thread
 
-from jobd import batch
+from jobd.engine import batch
+from jobd.engine.results import ResultLost
 from jobd.lifecycle.enqueue import Created, Existing, KeyMismatch
-from jobd.results import ResultLost
 from jobd.services.ticket_claims import Claims
 from jobd.services.tickets import PAGE, Poller
 from jobd.tickets.run import (
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.engine import Engine
-    from jobd.results import Results
+    from jobd.engine.engine import Engine
+    from jobd.engine.results import Results
     from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle

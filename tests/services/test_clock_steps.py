@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Retention
+from jobd.engine.results import Results
 from jobd.job.model import Completed, NotClaimable, NotClaimableReason
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import Ask, claim, poll_claim
@@ -23,7 +24,6 @@ from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.tokens import create_token, read_tokens
-from jobd.results import Results
 from jobd.services.janitor import Janitor
 from jobd.store.ids import new_id
 from jobd.store.postgres import Database

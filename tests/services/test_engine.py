@@ -12,9 +12,9 @@ import asyncpg
 import msgspec
 import pytest
 
-from jobd import engine as engine_module
 from jobd.config.model import Config
-from jobd.engine import Engine
+from jobd.engine import engine as engine_module
+from jobd.engine.engine import Engine
 from jobd.errors import ServerDown
 from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob

@@ -9,11 +9,11 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Limits, Retention
+from jobd.engine.results import Results
 from jobd.job.status import JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.prune import prune
 from jobd.lifecycle.read import gone_among, read_jobs
-from jobd.results import Results
 from jobd.services import janitor as module
 from jobd.services.janitor import LEADER_KEY, Janitor
 from jobd.store.migrate import migrate

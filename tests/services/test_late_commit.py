@@ -9,9 +9,9 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd import engine as engine_module
 from jobd.config.model import Config
-from jobd.engine import Engine
+from jobd.engine import engine as engine_module
+from jobd.engine.engine import Engine
 from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion

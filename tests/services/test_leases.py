@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, Leases
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.remote.claims import Claims as RemoteClaims
 from jobd.remote.engine import RemoteEngine

@@ -12,9 +12,9 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd import engine
-from jobd.batch import OutcomeUnknown
 from jobd.config.model import Config
+from jobd.engine import engine
+from jobd.engine.batch import OutcomeUnknown
 from jobd.errors import ServerDown
 from jobd.services import links
 from jobd.store import postgres

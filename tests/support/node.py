@@ -10,13 +10,13 @@ import anyio
 import asyncpg
 import redis.asyncio
 
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
+from jobd.engine.results import Results
 from jobd.host.systemd import Notifier
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
-from jobd.results import Results
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink

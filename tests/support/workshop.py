@@ -9,10 +9,10 @@ import anyio
 import msgspec
 
 from jobd.config.model import Config, Leases, Queue, Retry
+from jobd.engine.results import Results
 from jobd.job.history import START, Event, events_after
 from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.read import read_attempts, read_jobs
-from jobd.results import Results
 from jobd.services.slots import Slots
 from jobd.store.ids import new_id
 from jobd.supervise.service import Handle

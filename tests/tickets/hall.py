@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import asyncpg
 
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
+from jobd.engine.results import Results
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
-from jobd.results import Results
 from jobd.services.ticket_claims import OwnerNames
 from jobd.services.ticket_gate import Gate
 from jobd.services.ticket_runner import Runner

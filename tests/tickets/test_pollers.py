@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, Limits, Tickets
-from jobd.engine import Engine
+from jobd.engine.engine import Engine
+from jobd.engine.results import Results
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.prune import prune
-from jobd.results import Results
 from jobd.services import ticket_runner
 from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.supervise.service import Handle

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from jobd.batch import MAX_RESENDS, Batcher, Closed, NotApplied, OutcomeUnknown, QueueFull
+from jobd.engine.batch import MAX_RESENDS, Batcher, Closed, NotApplied, OutcomeUnknown, QueueFull
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from jobd.config.model import Config, Limits
+from jobd.engine.results import ResultLost, ResultNotKept, Results
 from jobd.lifecycle.report import Held
-from jobd.results import ResultLost, ResultNotKept, Results
 from jobd.store.ids import new_id
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import anyio
 import asyncpg
 import msgspec
 
-from jobd.batch import Batcher, NotApplied
 from jobd.config.task_settings import lease_ttls, retry_policies, retry_policy
+from jobd.engine.batch import Batcher, NotApplied
 from jobd.errors import ServerDown
 from jobd.job.model import CancelRequested
 from jobd.lifecycle import events, read_back
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from jobd.batch import Answer, Item
     from jobd.config.model import Config
+    from jobd.engine.batch import Answer, Item
     from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
     from jobd.lifecycle.events import Telling
     from jobd.lifecycle.report import Held, Refusal
