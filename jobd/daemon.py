@@ -30,13 +30,13 @@ from jobd.errors import ConfigError
 from jobd.host import logs
 from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
+from jobd.leases.keeper import LeaseKeeper
+from jobd.leases.watchdog import LeaseGuard, PostgresLine
 from jobd.owners import Owners
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway
 from jobd.services.janitor import Janitor
-from jobd.services.lease_guard import LeaseGuard, PostgresLine
-from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.listen import (
     bind_listener,

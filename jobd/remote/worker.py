@@ -22,13 +22,13 @@ import msgspec
 from jobd.config.model import Queue
 from jobd.errors import ConfigError
 from jobd.host.systemd import Notifier
+from jobd.leases.keeper import LeaseKeeper
+from jobd.leases.watchdog import LeaseGuard
 from jobd.remote.claims import Claims
 from jobd.remote.engine import RemoteEngine, SentResults
 from jobd.remote.folder import own_folder
 from jobd.remote.guard import HttpLine
 from jobd.remote.session import Session
-from jobd.services.lease_guard import LeaseGuard
-from jobd.services.leases import LeaseKeeper
 from jobd.services.slots import Slots
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case

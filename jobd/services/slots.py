@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from jobd.config.model import Config
+    from jobd.leases.keeper import Hold, LeaseKeeper
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.report import Held
-    from jobd.services.leases import Hold, LeaseKeeper
     from jobd.supervise.service import Handle
     from jobd.tasks.runner import Runner
 

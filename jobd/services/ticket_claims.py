@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from jobd.leases.timer import MARGIN, Lease, LeaseTimer
 from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
-from jobd.services.lease_timer import MARGIN, Lease, LeaseTimer
 from jobd.tickets.take_back import free_claims_of
 
 if TYPE_CHECKING:

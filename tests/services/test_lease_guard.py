@@ -13,9 +13,9 @@ import msgspec
 
 from jobd.config.model import Leases, Task
 from jobd.job.retry import RetryPolicy
+from jobd.leases import watchdog as lease_guard
+from jobd.leases.watchdog import LeaseGuard, PostgresLine
 from jobd.lifecycle.reap import reap
-from jobd.services import lease_guard
-from jobd.services.lease_guard import LeaseGuard, PostgresLine
 from jobd.supervise.service import Handle
 from jobd.tasks.isolated import IsolatedRunner
 from jobd.tasks.mock import MockRunner

@@ -14,11 +14,11 @@ import pytest
 
 from jobd.config.model import Config, Leases
 from jobd.engine.engine import Engine
+from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.remote.claims import Claims as RemoteClaims
 from jobd.remote.engine import RemoteEngine
 from jobd.remote.session import Session
-from jobd.services.leases import LeaseKeeper
 from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database

@@ -19,6 +19,7 @@ from jobd.config.model import Config, Leases
 from jobd.errors import ServerRefused, TokenRefused, root_cause
 from jobd.job.history import Cursor, Told
 from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
+from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import Kept, OutOfStep, Telling
 from jobd.lifecycle.heartbeat import Beat, Renewal
@@ -26,7 +27,6 @@ from jobd.remote.claims import Claims
 from jobd.remote.engine import CALL_BYTES, RemoteEngine
 from jobd.remote.guard import HttpLine
 from jobd.remote.session import Session
-from jobd.services.leases import LeaseKeeper
 from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
 from tests.client.test_client_faults import Puppet, Said, problem

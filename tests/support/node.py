@@ -13,12 +13,12 @@ import redis.asyncio
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.host.systemd import Notifier
+from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.services.dispatcher import Dispatcher
-from jobd.services.leases import LeaseKeeper
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper

@@ -8,7 +8,7 @@ import pytest
 
 from jobd import errors
 from jobd.errors import JobdError, StartRefused
-from jobd.services.lease_guard import BLOCK_S
+from jobd.leases.watchdog import BLOCK_S
 from jobd.supervise.service import Spec
 from jobd.supervise.supervisor import WATCH_S
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.job.model import LeaseLost
-    from jobd.services.leases import Hold, LeaseKeeper
+    from jobd.leases.keeper import Hold, LeaseKeeper
     from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ import anyio
 
 from jobd.config.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
 from jobd.job.model import LeaseLost
+from jobd.leases.timer import MARGIN, Lease, LeaseTimer
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
-from jobd.services.lease_timer import MARGIN, Lease, LeaseTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
