@@ -14,9 +14,9 @@ import msgspec
 
 from jobd.host.masking import masked_text
 from jobd.job.history import RESERVED, Told
+from jobd.tasks.event_check import CUT_CHARS, DATA_BYTES, STEP_CHARS, printable
 from jobd.tasks.failure import MESSAGE_BYTES, error_text
 from jobd.tasks.runner import TaskFailed
-from jobd.tasks.told import CUT_CHARS, DATA_BYTES, STEP_CHARS, printable
 from jobd.wire.json_check import BadPayload, NotJson, check_json
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from jobd.engine.results import KeptResult, ResultNotKept
 from jobd.job.model import Completed, Conflicting, Superseded
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
+from jobd.tasks.event_buffer import EventKeeper, EventSink
 from jobd.tasks.failure import error_text, failure_of
 from jobd.tasks.runner import Context, TaskFailed
-from jobd.tasks.telling import EventKeeper, EventSink
 from jobd.wire.json_check import BadPayload, TooLarge, check_json
 from jobd.wire.json_pieces import is_large, json_pieces
 

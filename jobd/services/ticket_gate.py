@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from jobd.services.ticket_claims import Claims
 from jobd.services.tickets import PAGE, Poller
-from jobd.tasks.workdir import clear_leftovers
+from jobd.tasks.command.workdir import clear_leftovers
 from jobd.tickets.command import KILL_AFTER_S, run_gate_command, run_schema
 from jobd.tickets.gates import result_of
 from jobd.tickets.judge import find_executed_workorders, read_for_judge, settle, write_settled

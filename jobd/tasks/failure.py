@@ -8,8 +8,8 @@ import traceback
 import msgspec
 
 from jobd.host.masking import masked_text
+from jobd.tasks.event_check import printable
 from jobd.tasks.runner import TaskFailed
-from jobd.tasks.told import printable
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

@@ -1,8 +1,8 @@
 """Which runner each task has, made before anything starts: a wrong handler is a refused start, not a failed job.
 
-    python      tasks/python.py     (isolate: tasks/isolated.py)
-    command     tasks/command.py
-    openai      tasks/openai.py
+    python      tasks/python.py     (isolate: tasks/isolated/)
+    command     tasks/command/
+    openai      tasks/openai/
     mock        tasks/mock.py
     external    none: only HTTP and raw Redis workers run it
 
@@ -13,21 +13,19 @@ built-in mock does not.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from jobd.config.model import BUILTIN_TASKS, Config, Task, broken_rules
 from jobd.errors import ConfigError
+from jobd.tasks.command.workdir import ATTEMPTS, clear_leftovers
 from jobd.tasks.declared import DECLARED
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import import_module, python_runner
 from jobd.tasks.watchdog import Watchdog
-from jobd.tasks.workdir import ATTEMPTS, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,17 +91,15 @@ def _runner(name: str, task: Task, config: Config, watchdog: Watchdog) -> Runner
         return MockRunner()
     if task.run == "python" and not task.isolate:
         return python_runner(name, task.handler)
+    # Imported only where it is configured: most installations need few of them.
     if task.run == "python":
-        return _made(name, "isolate = true", "isolated", "IsolatedRunner", name, task, Path(config.data_dir), watchdog)
+        from jobd.tasks.isolated.runner import IsolatedRunner
+
+        return IsolatedRunner(name, task, Path(config.data_dir))
     if task.run == "command":
-        return _made(name, 'run = "command"', "command", "CommandRunner", task, Path(config.data_dir), watchdog)
-    return _made(name, 'run = "openai"', "openai", "OpenAIRunner", task)
+        from jobd.tasks.command.runner import CommandRunner
 
+        return CommandRunner(task, Path(config.data_dir))
+    from jobd.tasks.openai.runner import OpenAIRunner
 
-def _made(task_name: str, setting: str, module: str, kind: str, *arguments: object) -> Runner:
-    """Imported only when it is used: most installations need few of them."""
-    if importlib.util.find_spec(f"jobd.tasks.{module}") is None:
-        raise ConfigError(f"tasks.{task_name}: {setting} is not available yet in this version of jobd")
-    made: Any = getattr(importlib.import_module(f"jobd.tasks.{module}"), kind)(*arguments)
-    runner: Runner = made
-    return runner
+    return OpenAIRunner(task)

@@ -21,7 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from jobd.tasks.marks import kill_marked
+from jobd.tasks.command.marks import kill_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,11 +17,11 @@ import msgspec
 
 from jobd.config.model import GateCommand
 from jobd.errors import JobdError
-from jobd.tasks.command import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S, signal_name
-from jobd.tasks.marks import new_mark
-from jobd.tasks.output import Pipe, printable
-from jobd.tasks.processes import Family
-from jobd.tasks.workdir import Workdir
+from jobd.tasks.command.marks import new_mark
+from jobd.tasks.command.output import Pipe, printable
+from jobd.tasks.command.processes import Family
+from jobd.tasks.command.runner import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S, signal_name
+from jobd.tasks.command.workdir import Workdir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from jobd.leases import watchdog as lease_guard
 from jobd.leases.watchdog import LeaseGuard, PostgresLine
 from jobd.lifecycle.reap import reap
 from jobd.supervise.service import Handle
-from jobd.tasks.isolated import IsolatedRunner
+from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import python_runner
 from tests.support.node import eventually

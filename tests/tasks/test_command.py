@@ -14,9 +14,9 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Task, broken_rules
-from jobd.tasks.command import CommandRunner
-from jobd.tasks.oom import count_in, counting_file
-from jobd.tasks.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document
+from jobd.tasks.command.oom import count_in, counting_file
+from jobd.tasks.command.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document
+from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.runner import TaskFailed
 from tests.tasks.commands import JOB_ID, Before, Notes, command, room_for_descriptors, until
 
@@ -137,7 +137,7 @@ async def test_failed_program_leaves_its_result_as_a_note(folder: Path) -> None:
 
 async def test_kill_for_want_of_memory_is_called_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([4, 5])
-    monkeypatch.setattr("jobd.tasks.command.oom_kills", lambda: next(counts))
+    monkeypatch.setattr("jobd.tasks.command.runner.oom_kills", lambda: next(counts))
 
     why = await failure(folder, command("act.py", "kill_self", "SIGKILL"))
 

@@ -14,12 +14,12 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Queue
-from jobd.tasks.command import CommandRunner
-from jobd.tasks.marks import MARK_VARIABLE, marked, new_mark
-from jobd.tasks.processes import Family
+from jobd.tasks.command.marks import MARK_VARIABLE, marked, new_mark
+from jobd.tasks.command.processes import Family
+from jobd.tasks.command.runner import CommandRunner
+from jobd.tasks.command.workdir import Workdir
 from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
-from jobd.tasks.workdir import Workdir
 from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, room_for_descriptors, until
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def _nothing_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Async
         used.add(mark := new_mark())
         return mark
 
-    monkeypatch.setattr("jobd.tasks.command.new_mark", remembered_mark)
+    monkeypatch.setattr("jobd.tasks.command.runner.new_mark", remembered_mark)
     before = Before()
     yield
     with contextlib.suppress(TimeoutError):  # the loop buries its own dead, in its own time
@@ -141,7 +141,7 @@ async def test_descendants_end_although_jobd_has_no_descriptor_left(folder: Path
 
 
 async def test_orphans_are_buried_while_the_program_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobd.tasks.command.BURY_EVERY_S", 0.01)
+    monkeypatch.setattr("jobd.tasks.command.runner.BURY_EVERY_S", 0.01)
     before, notes = set(children()), Notes()
 
     async with anyio.create_task_group() as running:

@@ -15,8 +15,9 @@ import pytest
 
 from jobd.config.model import Config, Task
 from jobd.errors import ConfigError
-from jobd.tasks import isolated, isolated_job
-from jobd.tasks.isolated import IsolatedRunner
+from jobd.tasks.isolated import job as isolated_job
+from jobd.tasks.isolated import runner as isolated
+from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
 from tests.tasks.commands import JOB_ID, PROGRAMS, Before, Notes, children, until

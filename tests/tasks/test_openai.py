@@ -14,9 +14,9 @@ import pytest
 
 from jobd.config.model import Config, Task, broken_rules
 from jobd.errors import ConfigError
-from jobd.tasks import openai
-from jobd.tasks.openai import OpenAIRunner
-from jobd.tasks.openai_payload import GROUNDED, Settings
+from jobd.tasks.openai import runner as openai
+from jobd.tasks.openai.payload import GROUNDED, Settings
+from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.runner import Context, TaskFailed
 from tests.support.wait import wait_until_async
 from tests.tasks.openai_server import TOKENS, OpenAIServer, chunk

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, Leases, Task
-from jobd.tasks.command import CommandRunner
-from jobd.tasks.isolated import IsolatedRunner
+from jobd.tasks.command.runner import CommandRunner
+from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
-from jobd.tasks.openai import OpenAIRunner
+from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.python import python_runner
 from tests.support.node import eventually
 from tests.support.workshop import CONFIG, Workshop, open_workshop

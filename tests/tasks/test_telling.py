@@ -14,9 +14,9 @@ from jobd.job.history import Cursor
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, Kept, OutOfStep
 from jobd.store.ids import new_id
+from jobd.tasks.event_buffer import MOST_WAITING, Teller
+from jobd.tasks.event_check import DATA_BYTES, told_event
 from jobd.tasks.mock import MockRunner
-from jobd.tasks.telling import MOST_WAITING, Teller
-from jobd.tasks.told import DATA_BYTES, told_event
 from tests.support.workshop import Workshop, open_workshop
 
 if TYPE_CHECKING:

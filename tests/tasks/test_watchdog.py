@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from jobd.config.model import Leases, Task
-from jobd.tasks.command import CommandRunner
-from jobd.tasks.marks import MARK_VARIABLE, carrying, new_mark
+from jobd.tasks.command.marks import MARK_VARIABLE, carrying, new_mark
+from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.watchdog import Watchdog
 from tests.support.daemon import is_alive, poll
 from tests.support.depot import depot

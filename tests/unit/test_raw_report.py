@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobd.services.raw_report import ERROR_BYTES, error_in, event_in, owner_of, result_in
+from jobd.tasks.event_check import DATA_BYTES
 from jobd.tasks.runner import TaskFailed
-from jobd.tasks.told import DATA_BYTES
 from jobd.wire.json_check import check_json
 
 ODD = st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))

@@ -10,7 +10,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from jobd.tasks.command import CommandRunner
+from jobd.tasks.command.runner import CommandRunner
 from tests.tasks.commands import Notes, command, until
 
 

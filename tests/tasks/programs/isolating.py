@@ -9,7 +9,7 @@ from uuid import UUID
 import anyio
 
 from jobd.config.model import Task
-from jobd.tasks.isolated import IsolatedRunner
+from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.runner import Context
 
 

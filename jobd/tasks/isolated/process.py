@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.tasks.command import MB
-from jobd.tasks.frames import BadFrame, Done, Event, Failed, Frames, Ready, Refused, read_said
-from jobd.tasks.marks import new_mark
-from jobd.tasks.output import TAIL_BYTES, printable
-from jobd.tasks.processes import Family, pipe
-from jobd.tasks.workdir import Workdir
+from jobd.tasks.command.marks import new_mark
+from jobd.tasks.command.output import TAIL_BYTES, printable
+from jobd.tasks.command.processes import Family, pipe
+from jobd.tasks.command.runner import MB
+from jobd.tasks.command.workdir import Workdir
+from jobd.tasks.isolated.frames import BadFrame, Done, Event, Failed, Frames, Ready, Refused, read_said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.tasks.isolated_job import Job
+    from jobd.tasks.isolated.job import Job
 
 #: How long a process that is let go may take to end by itself.
 FAREWELL_S = 5.0

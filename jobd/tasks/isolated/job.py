@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.tasks.command import MESSAGE_CHARACTERS, signal_name
-from jobd.tasks.frames import BadFrame, Event, Failed, Run, Stop, frame
-from jobd.tasks.oom import oom_kills
-from jobd.tasks.output import LogLines, Teller
+from jobd.tasks.command.oom import oom_kills
+from jobd.tasks.command.output import LogLines, Teller
+from jobd.tasks.command.runner import MESSAGE_CHARACTERS, signal_name
+from jobd.tasks.isolated.frames import BadFrame, Event, Failed, Run, Stop, frame
 from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobd.tasks.isolated_process import HandlerProcess
+    from jobd.tasks.isolated.process import HandlerProcess
     from jobd.tasks.runner import Context
 
 #: How long a job that is told to stop may take before its process is killed. One that heeds it keeps its process warm.

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.tasks.marks import MARK_VARIABLE, RLIMIT_LOCKS, carrying, kill_marked, marked, signal_if_marked
+from jobd.tasks.command.marks import MARK_VARIABLE, RLIMIT_LOCKS, carrying, kill_marked, marked, signal_if_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

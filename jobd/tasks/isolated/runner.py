@@ -27,13 +27,13 @@ import anyio
 
 from jobd.errors import ConfigError
 from jobd.host.process import EXHAUSTED
-from jobd.tasks.isolated_job import run_job, why_ended
-from jobd.tasks.isolated_process import HandlerProcess
-from jobd.tasks.oom import oom_kills
-from jobd.tasks.processes import DEATH_S, adopt_orphans
+from jobd.tasks.command.oom import oom_kills
+from jobd.tasks.command.processes import DEATH_S, adopt_orphans
+from jobd.tasks.command.workdir import ATTEMPTS, clear_leftovers
+from jobd.tasks.isolated.job import run_job, why_ended
+from jobd.tasks.isolated.process import HandlerProcess
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.watchdog import Watchdog
-from jobd.tasks.workdir import ATTEMPTS, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,11 +25,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jobd.errors import ConfigError
+from jobd.tasks.event_check import printable, told_event
 from jobd.tasks.failure import failure_of
-from jobd.tasks.frames import RESULT_BYTES, Done, Event, Failed, Frames, Ready, Refused, Run, frame, framed, read_asked
+from jobd.tasks.isolated.frames import (
+    RESULT_BYTES,
+    Done,
+    Event,
+    Failed,
+    Frames,
+    Ready,
+    Refused,
+    Run,
+    frame,
+    framed,
+    read_asked,
+)
 from jobd.tasks.python import find_function, is_async, payload_type, schema_of, typed
 from jobd.tasks.runner import Context, TaskFailed
-from jobd.tasks.told import printable, told_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -13,7 +13,7 @@ import shutil
 import stat
 from typing import TYPE_CHECKING
 
-from jobd.tasks.marks import kill_marked
+from jobd.tasks.command.marks import kill_marked
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ import anyio
 from jobd.errors import JobdError
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, OutOfStep, Telling
-from jobd.tasks.told import told_event
+from jobd.tasks.event_check import told_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -29,13 +29,13 @@ import anyio
 import msgspec
 
 from jobd.host.process import EXHAUSTED
-from jobd.tasks.marks import new_mark
-from jobd.tasks.oom import oom_kills
-from jobd.tasks.output import LogLines, Pipe, Results, Teller, last_document, printable
-from jobd.tasks.processes import Family, adopt_orphans, tasks_of_user
+from jobd.tasks.command.marks import new_mark
+from jobd.tasks.command.oom import oom_kills
+from jobd.tasks.command.output import LogLines, Pipe, Results, Teller, last_document, printable
+from jobd.tasks.command.processes import Family, adopt_orphans, tasks_of_user
+from jobd.tasks.command.workdir import ATTEMPTS, Workdir, clear_leftovers
 from jobd.tasks.runner import TaskFailed
 from jobd.tasks.watchdog import Watchdog
-from jobd.tasks.workdir import ATTEMPTS, Workdir, clear_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -27,9 +27,9 @@ import msgspec
 
 from jobd import __version__
 from jobd.errors import ConfigError
-from jobd.tasks.openai_answer import Answer, Chunk, Embeddings, vectors
-from jobd.tasks.openai_failures import Failures, error_text
-from jobd.tasks.openai_payload import chat_body, embed_body
+from jobd.tasks.openai.answer import Answer, Chunk, Embeddings, vectors
+from jobd.tasks.openai.failures import Failures, error_text
+from jobd.tasks.openai.payload import chat_body, embed_body
 from jobd.tasks.runner import TaskFailed
 from jobd.wire.sse import Parser
 
