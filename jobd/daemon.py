@@ -18,7 +18,6 @@ from jobd.api.auth import Doorkeeper
 from jobd.api.disk import Disk
 from jobd.api.drain import DrainRates
 from jobd.api.guard import Guard
-from jobd.api.mirror import KeyMirror
 from jobd.api.services import Services
 from jobd.api.storm import Storm
 from jobd.backup.keep import Keeper
@@ -47,9 +46,7 @@ from jobd.services.listen import (
     is_loopback,
     listener_url,
 )
-from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
-from jobd.services.relay import Relay
 from jobd.services.slots import Slots
 from jobd.services.tailer import Tailer
 from jobd.services.ticket_claims import OwnerNames
@@ -61,6 +58,9 @@ from jobd.services.token_watch import TokenWatch
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
+from jobd.stream.idempotency_keys import KeyMirror
+from jobd.stream.raw_workers import RawWorkers
+from jobd.stream.relay import Relay
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.supervise.wakeup import Bell

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from jobd.api.auth import Doorkeeper
     from jobd.api.disk import Disk
     from jobd.api.drain import DrainRates
-    from jobd.api.mirror import KeyMirror
     from jobd.api.storm import Storm
     from jobd.config.model import Config
     from jobd.engine.engine import Engine
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from jobd.services.ticket_tailer import TicketTailer
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
+    from jobd.stream.idempotency_keys import KeyMirror
     from jobd.supervise.supervisor import Supervisor
     from jobd.tasks.runner import Runner
     from jobd.tickets.desk import Desk

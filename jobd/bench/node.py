@@ -21,9 +21,9 @@ from jobd.host.systemd import Notifier
 from jobd.services import embedded_postgres, embedded_valkey
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
-from jobd.services.relay import Relay
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
+from jobd.stream.relay import Relay
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import Supervisor
 from jobd.supervise.wakeup import Bell

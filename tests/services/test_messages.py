@@ -26,7 +26,7 @@ STREAM, GROUP = "jobs:stream", "workers"
 @pytest.fixture
 async def small(shared_postgres: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
     """A node that soon sees what is missing from its streams."""
-    monkeypatch.setattr("jobd.services.relay.SWEEP_S", 0.05)
+    monkeypatch.setattr("jobd.stream.relay.SWEEP_S", 0.05)
     url = await new_database(shared_postgres)
     config = Config(relay=Settings(stream_window=20), leases=Leases(ttl_s=30, heartbeat_s=10))
     with servers.valkey(folder) as redis_url:

@@ -17,7 +17,7 @@ from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.events import CHUNKS, Kept, Telling
 from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
 from jobd.lifecycle.read import pause_queue
-from jobd.services.relay import Relay
+from jobd.stream.relay import Relay
 from jobd.supervise.service import Handle
 from jobd.supervise.wakeup import Bell
 from tests.support import servers
@@ -163,7 +163,7 @@ async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
 async def test_forgotten_redis_is_told_everything_again(
     small: Node, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobd.services.relay.SWEEP_S", 0.05)
+    monkeypatch.setattr("jobd.stream.relay.SWEEP_S", 0.05)
     waiting = [await small.enqueue() for _ in range(10)]
     running = await small.claim(waiting[0])
     await eventually(small.outbox_is_empty)
@@ -313,7 +313,7 @@ async def test_second_relay_stands_by_and_takes_over(small: Node) -> None:
 
 
 async def test_a_commit_of_another_node_wakes_the_relay(small: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobd.services.relay.TICK_S", 60.0)
+    monkeypatch.setattr("jobd.stream.relay.TICK_S", 60.0)
     second = Node(small.database.url, small.transport.url, small.config)
     async with second.running():
         first = await small.enqueue()  # the relay now sleeps until it is woken

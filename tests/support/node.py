@@ -20,14 +20,14 @@ from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
-from jobd.services.raw_workers import RawWorkers
 from jobd.services.reaper import Reaper
-from jobd.services.relay import Relay
 from jobd.services.tailer import Tailer
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
+from jobd.stream.raw_workers import RawWorkers
+from jobd.stream.relay import Relay
 from jobd.supervise.service import Handle, Phase, Spec
 from jobd.supervise.supervisor import Supervisor
 from jobd.supervise.wakeup import Bell

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jobd.services.raw_report import ERROR_BYTES, error_in, event_in, owner_of, result_in
+from jobd.stream.raw_report import ERROR_BYTES, error_in, event_in, owner_of, result_in
 from jobd.tasks.event_check import DATA_BYTES
 from jobd.tasks.runner import TaskFailed
 from jobd.wire.json_check import check_json

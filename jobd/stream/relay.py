@@ -28,10 +28,10 @@ from jobd.lifecycle.events import ALL_PLACES_BYTES, Place, last_places, read_his
 from jobd.lifecycle.outbox import forget_told, live_jobs, raise_epoch, read_epoch, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
-from jobd.services import wake
 from jobd.store.leader import LeaderLease, leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
+from jobd.stream import wake
 from jobd.stream.keys import stream_of
 from jobd.stream.memory import Memory, is_full
 from jobd.stream.project import (

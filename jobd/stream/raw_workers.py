@@ -34,7 +34,6 @@ from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import note_raw_workers, read_jobs
-from jobd.services.raw_report import error_in, event_in, owner_of, result_in
 from jobd.store.leader import LeaderLease, leading
 from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
@@ -42,6 +41,7 @@ from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import TRIM, EpochChanged, Projector, correction_of
+from jobd.stream.raw_report import error_in, event_in, owner_of, result_in
 from jobd.tasks.failure import error_text
 from jobd.tasks.runner import TaskFailed
 
