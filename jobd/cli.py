@@ -14,6 +14,7 @@ import msgspec
 
 import jobd
 from jobd import cli_backup, cli_bench, cli_worker
+from jobd.auth.token import RESERVED_NAMES
 from jobd.cli_later import COMPLETION, JOBS, LaterGroup
 from jobd.cli_run import run_async
 from jobd.cli_worker import queue_names
@@ -22,7 +23,6 @@ from jobd.config.show import public
 from jobd.config.show import rows as config_rows
 from jobd.errors import JobdError, root_cause
 from jobd.host import logs
-from jobd.tokens import RESERVED_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jobd.auth.table import create_token, read_tokens, revoke_tokens
+from jobd.auth.token import new_token
 from jobd.errors import DataDirRefused
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.lifecycle.tokens import create_token, read_tokens, revoke_tokens
 from jobd.maintenance import connected, keeper
 from jobd.store.migrate import migrate
-from jobd.tokens import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jobd.auth.table import TokenRow
     from jobd.config.model import Config
-    from jobd.lifecycle.tokens import TokenRow
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,13 @@ import anyio
 import msgspec
 
 from jobd.api.app import ENDPOINTS, build_app
-from jobd.api.auth import Doorkeeper
 from jobd.api.disk import Disk
 from jobd.api.drain import DrainRates
 from jobd.api.guard import Guard
 from jobd.api.services import Services
 from jobd.api.storm import Storm
+from jobd.auth.doorkeeper import Doorkeeper
+from jobd.auth.watch import TokenWatch
 from jobd.backup.keep import Keeper
 from jobd.config import show as config_show
 from jobd.config.model import Config
@@ -54,7 +55,6 @@ from jobd.services.ticket_gate import Gate
 from jobd.services.ticket_runner import Runner
 from jobd.services.ticket_tailer import TicketTailer
 from jobd.services.tickets import Readiness, Scheduler
-from jobd.services.token_watch import TokenWatch
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from jobd.api.auth import Principal, RouteScope
     from jobd.api.services import Services
+    from jobd.auth.doorkeeper import Principal, RouteScope
 
 JSON = "application/json"
 HEADERS = {"Cache-Control": "no-store"}

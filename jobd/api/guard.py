@@ -14,8 +14,8 @@ from random import getrandbits
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from jobd.api.auth import PASSER_BY
 from jobd.api.problems import REQUEST_ID, problem_of
+from jobd.auth.doorkeeper import PASSER_BY
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from jobd.api.auth import Doorkeeper, Principal
+    from jobd.auth.doorkeeper import Doorkeeper, Principal
     from jobd.config.model import Config
 
 MAX_HEADERS = 100

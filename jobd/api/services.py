@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jobd.api.auth import Doorkeeper
     from jobd.api.disk import Disk
     from jobd.api.drain import DrainRates
     from jobd.api.storm import Storm
+    from jobd.auth.doorkeeper import Doorkeeper
     from jobd.config.model import Config
     from jobd.engine.engine import Engine
     from jobd.engine.results import Results

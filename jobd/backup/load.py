@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from jobd.auth.table import audit
 from jobd.backup.make import PREPARE_BACKUP, count_rows
 from jobd.backup.tools import write_to
 from jobd.errors import BackupRefused
 from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held
-from jobd.lifecycle.tokens import audit
 from jobd.store.migrate import migrate
 from jobd.store.statements import statement
 

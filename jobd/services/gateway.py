@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from jobd.api.auth import Principal
+    from jobd.auth.doorkeeper import Principal
     from jobd.services.listen import TlsFiles
     from jobd.supervise.service import Handle
 

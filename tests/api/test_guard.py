@@ -12,10 +12,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jobd.api.auth import Doorkeeper
 from jobd.api.endpoint import JSON
 from jobd.api.guard import Guard, Hosts
 from jobd.api.problems import problem_of
+from jobd.auth.doorkeeper import Doorkeeper
+from jobd.auth.token import new_token
 from jobd.config.model import Auth, Config, Limits, Token
 from jobd.services import http1
 from jobd.services.accept import RESERVED
@@ -23,7 +24,6 @@ from jobd.services.gateway import Gateway
 from jobd.services.http1 import Slowness
 from jobd.services.listen import bind_listener
 from jobd.supervise.service import Handle
-from jobd.tokens import new_token
 from tests.support.raw_http import answers_in, ask, exchange
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anyio.abc import SocketStream
     from starlette.requests import Request
 
-    from jobd.tokens import NewToken
+    from jobd.auth.token import NewToken
     from tests.support.daemon import Jobd
     from tests.support.raw_http import RawAnswer
 

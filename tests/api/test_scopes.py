@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import pytest
 
 from jobd.api.app import ENDPOINTS, build_app
-from jobd.api.auth import RouteScope
-from jobd.tokens import new_token
+from jobd.auth.doorkeeper import RouteScope
+from jobd.auth.token import new_token
 from tests.support.daemon import Jobd
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.api.app import ENDPOINTS
-from jobd.tokens import new_token
+from jobd.auth.token import new_token
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.raw_http import exchange

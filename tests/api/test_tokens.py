@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from jobd.api import auth
-from jobd.api.auth import EVERYONE, LOCAL, PASSER_BY, Doorkeeper, Tries
+from jobd.auth import doorkeeper as auth
+from jobd.auth.doorkeeper import EVERYONE, LOCAL, PASSER_BY, Doorkeeper, Tries
+from jobd.auth.table import TokenRow, create_token, revoke_tokens
+from jobd.auth.token import id_in, new_token
 from jobd.config.model import Auth, Config, Server, Token
-from jobd.lifecycle.tokens import TokenRow, create_token, revoke_tokens
 from jobd.store.migrate import migrate
 from jobd.store.postgres import connect
-from jobd.tokens import id_in, new_token
 from jobd.wire.problems import ApiError
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
@@ -38,7 +38,7 @@ from tests.support.wait import slowness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from jobd.tokens import NewToken
+    from jobd.auth.token import NewToken
     from tests.support.sse import Sent
 
 TICKET = {"title": "Count the cats", "task": "embed", "payload": {}, "created_by": "ann"}

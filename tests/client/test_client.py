@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from jobd import AsyncClient, Client
+from jobd.auth.token import new_token
 from jobd.client import Conflict, Denied, Gone, NotFound, Refused, WaitTimeout
 from jobd.errors import ConfigError
-from jobd.tokens import new_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 
 import jobd.lifecycle
+from jobd.auth.table import TokenRow
 from jobd.lifecycle.claim import ClaimRow
 from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
@@ -21,7 +22,6 @@ from jobd.lifecycle.outbox import Live, Told
 from jobd.lifecycle.prune import Pruned
 from jobd.lifecycle.publish import Ahead, Offer
 from jobd.lifecycle.read import Attempt, DeadLetterEntry, Job, JobSummary, QueueStats
-from jobd.lifecycle.tokens import TokenRow
 from jobd.lifecycle.waiting import OutboxDepth
 from jobd.lifecycle.workers import HeldJob, Holder
 from jobd.store.statements import all_statements

@@ -19,9 +19,9 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from jobd.api.auth import Doorkeeper
 from jobd.api.guard import Guard
 from jobd.api.hang_up import while_wanted
+from jobd.auth.doorkeeper import Doorkeeper
 from jobd.config.model import Config
 from jobd.services.accept import AT_ONCE, RESERVED, Crowd
 from jobd.services.gateway import Gateway

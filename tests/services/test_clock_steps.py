@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from jobd.auth.table import create_token, read_tokens
 from jobd.config.model import Config, Leases, Retention
 from jobd.engine.results import Results
 from jobd.job.model import Completed, NotClaimable, NotClaimableReason
@@ -23,7 +24,6 @@ from jobd.lifecycle.heartbeat import Beat, heartbeat
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.reap import reap
-from jobd.lifecycle.tokens import create_token, read_tokens
 from jobd.services.janitor import Janitor
 from jobd.store.ids import new_id
 from jobd.store.postgres import Database

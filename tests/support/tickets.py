@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jobd.tokens import new_token
+from jobd.auth.token import new_token
 from tests.support.daemon import Jobd, poll
 from tests.support.http import Api
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-READ_TOKENS = statement("read_tokens")
-CREATE_TOKEN = statement("create_token")
-REVOKE_TOKENS = statement("revoke_tokens")
-APPEND_AUDIT = statement("append_audit")
+READ_TOKENS = statement("read_tokens", "jobd.auth")
+CREATE_TOKEN = statement("create_token", "jobd.auth")
+REVOKE_TOKENS = statement("revoke_tokens", "jobd.auth")
+APPEND_AUDIT = statement("append_audit", "jobd.auth")
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):

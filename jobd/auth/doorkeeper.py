@@ -1,6 +1,6 @@
 """Who calls, and what they may: a bearer token with scopes, or nothing at all while there is no token.
 
-Tokens come from the configuration and from the table `tokens`, which `jobd.services.token_watch` reads every other
+Tokens come from the configuration and from the table `tokens`, which `jobd.auth.watch` reads every other
 second; while Postgres is away the last known list counts. As soon as there is one token, or ever was one in the table,
 every caller needs one, on loopback too. Only over the unix socket root and jobd's own user may go without.
 
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from jobd.tokens import digest_of, id_in
+from jobd.auth.token import digest_of, id_in
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from jobd.auth.table import TokenRow
     from jobd.config.model import Config, Token
-    from jobd.lifecycle.tokens import TokenRow
 
 #: What a route asks of its caller; `public` asks nothing.
 RouteScope: TypeAlias = Literal["public", "client", "worker", "admin"]

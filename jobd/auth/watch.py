@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from jobd.auth.table import read_tokens
 from jobd.errors import AddressRefused
-from jobd.lifecycle.tokens import read_tokens
 from jobd.store import postgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.api.auth import Doorkeeper
+    from jobd.auth.doorkeeper import Doorkeeper
     from jobd.config.model import Config
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
