@@ -24,6 +24,8 @@ from jobd.auth.watch import TokenWatch
 from jobd.backup.keep import Keeper
 from jobd.config import show as config_show
 from jobd.config.model import Config
+from jobd.dispatch.dispatcher import Dispatcher
+from jobd.dispatch.slots import Slots
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.errors import ConfigError
@@ -34,7 +36,6 @@ from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.watchdog import LeaseGuard, PostgresLine
 from jobd.owners import Owners
 from jobd.services import embedded_postgres, embedded_valkey
-from jobd.services.dispatcher import Dispatcher
 from jobd.services.gateway import Gateway
 from jobd.services.janitor import Janitor
 from jobd.services.links import StoreLink, StreamLink
@@ -48,7 +49,6 @@ from jobd.services.listen import (
     listener_url,
 )
 from jobd.services.reaper import Reaper
-from jobd.services.slots import Slots
 from jobd.services.tailer import Tailer
 from jobd.services.ticket_claims import OwnerNames
 from jobd.services.ticket_gate import Gate

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from jobd.api.storm import Storm
     from jobd.auth.doorkeeper import Doorkeeper
     from jobd.config.model import Config
+    from jobd.dispatch.dispatcher import Dispatcher
     from jobd.engine.engine import Engine
     from jobd.engine.results import Results
-    from jobd.services.dispatcher import Dispatcher
     from jobd.services.tailer import Tailer
     from jobd.services.ticket_tailer import TicketTailer
     from jobd.store.postgres import Database

@@ -15,11 +15,11 @@ import anyio
 from jobd.config.model import Config, Limits, Queue
 from jobd.config.model import Redis as RedisConfig
 from jobd.config.model import Relay as RelayConfig
+from jobd.dispatch.dispatcher import Dispatcher
 from jobd.engine.engine import Engine
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
 from jobd.services import embedded_postgres, embedded_valkey
-from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

@@ -20,6 +20,7 @@ import anyio
 import msgspec
 
 from jobd.config.model import Queue
+from jobd.dispatch.slots import Slots
 from jobd.errors import ConfigError
 from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
@@ -29,7 +30,6 @@ from jobd.remote.engine import RemoteEngine, SentResults
 from jobd.remote.folder import own_folder
 from jobd.remote.guard import HttpLine
 from jobd.remote.session import Session
-from jobd.services.slots import Slots
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.tasks.registry import make_runners, with_declared_tasks

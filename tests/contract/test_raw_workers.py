@@ -160,8 +160,8 @@ async def test_hundred_jobs_shared_by_raw_and_own_workers_are_run_once_each(
     quick: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted by who ran them: attempts on record do not show a run that jobd did not see."""
-    monkeypatch.setattr("jobd.services.dispatcher.BLOCK_S", 0.01)  # Postgres is looked at all the time
-    monkeypatch.setattr("jobd.services.dispatcher.LONGEST_BLOCK_S", 0.01)
+    monkeypatch.setattr("jobd.dispatch.dispatcher.BLOCK_S", 0.01)  # Postgres is looked at all the time
+    monkeypatch.setattr("jobd.dispatch.dispatcher.LONGEST_BLOCK_S", 0.01)
     runs: list[str] = []
 
     async def own() -> None:

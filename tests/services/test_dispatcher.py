@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Queue
+from jobd.dispatch.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
+from jobd.dispatch.waiting_line import Caller
 from jobd.job.model import Completed
-from jobd.services.callers import Caller
-from jobd.services.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
 from jobd.store.ids import new_id
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
@@ -268,7 +268,7 @@ async def test_message_left_by_a_dead_node_or_a_lost_read_is_taken_up(
     quick: Node, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     monkeypatch.setattr(quick.dispatcher, "_poll_postgres", find_nothing)
-    monkeypatch.setattr("jobd.services.dispatcher.LOST_S", 0.1)
+    monkeypatch.setattr("jobd.dispatch.dispatcher.LOST_S", 0.1)
     job = await quick.enqueue()
     message_id = await read_as(quick, quick.dispatcher.consumer if reader == "own" else reader)
 
@@ -278,7 +278,7 @@ async def test_message_left_by_a_dead_node_or_a_lost_read_is_taken_up(
 
 
 async def test_messages_of_running_jobs_are_not_taken_for_lost(quick: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobd.services.dispatcher.LOST_S", 0.0)
+    monkeypatch.setattr("jobd.dispatch.dispatcher.LOST_S", 0.0)
     job = await quick.enqueue()
     (got,) = await take(quick)
 
@@ -313,7 +313,7 @@ async def test_job_whose_message_was_lost_is_found_while_others_keep_coming(
 async def test_consumers_of_dead_nodes_are_removed_and_others_stay(
     quick: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobd.services.dispatcher.SILENT_LEASES", 0)
+    monkeypatch.setattr("jobd.dispatch.dispatcher.SILENT_LEASES", 0)
     await quick.enqueue()
     await quick.enqueue()
     await read_as(quick, "jobd-busy")  # has a message in hand

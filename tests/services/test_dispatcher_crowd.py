@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Queue
-from jobd.services import dispatcher as dispatcher_module
+from jobd.dispatch import dispatcher as dispatcher_module
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 
@@ -182,7 +182,7 @@ async def test_message_that_can_never_be_claimed_is_dropped_and_named(
     bad, good = new_job(), new_job()
     await refuse_leases_of(node, bad, "check_violation")
     await enqueue(node, [bad, good])
-    caplog.set_level(logging.WARNING, "jobd.services.dispatcher")
+    caplog.set_level(logging.WARNING, "jobd.dispatch.dispatcher")
 
     got = [*await node.dispatcher.take(("default",), "w-1"), *await node.dispatcher.take(("default",), "w-2", 1, 2.0)]
 

@@ -10,6 +10,7 @@ import anyio
 import asyncpg
 import redis.asyncio
 
+from jobd.dispatch.dispatcher import Dispatcher
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.host.systemd import Notifier
@@ -18,7 +19,6 @@ from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
-from jobd.services.dispatcher import Dispatcher
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.reaper import Reaper
 from jobd.services.tailer import Tailer

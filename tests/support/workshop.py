@@ -9,11 +9,11 @@ import anyio
 import msgspec
 
 from jobd.config.model import Config, Leases, Queue, Retry
+from jobd.dispatch.slots import Slots
 from jobd.engine.results import Results
 from jobd.job.history import START, Event, events_after
 from jobd.lifecycle.events import Place, read_history
 from jobd.lifecycle.read import read_attempts, read_jobs
-from jobd.services.slots import Slots
 from jobd.store.ids import new_id
 from jobd.supervise.service import Handle
 from tests.support import servers

@@ -156,7 +156,7 @@ async def is_idle(shop: Workshop) -> bool:
 async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
     shop: Workshop, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobd.services.slots.REPORT_S", 0.0)
+    monkeypatch.setattr("jobd.dispatch.slots.REPORT_S", 0.0)
     job_id = await shop.submit(way.good)
 
     job = await shop.until(job_id, "done", "error")

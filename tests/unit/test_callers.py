@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from jobd.services.callers import Caller, Callers
+from jobd.dispatch.waiting_line import Caller, Callers
 
 
 def caller(*queues: str, most: int = 1) -> Caller:

@@ -24,6 +24,7 @@ import asyncpg
 import redis.asyncio
 import redis.exceptions
 
+from jobd.dispatch.waiting_line import Caller, Callers
 from jobd.engine.engine import is_item_error
 from jobd.errors import JobdError, ServerDown
 from jobd.job.model import NotClaimable
@@ -31,7 +32,6 @@ from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import note_raw_workers
 from jobd.lifecycle.report import Held
-from jobd.services.callers import Caller, Callers
 from jobd.store.postgres import translated
 from jobd.stream.consumers import forget_consumers, has_raw_workers, own_consumers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
