@@ -50,11 +50,7 @@ from jobd.services.listen import (
 )
 from jobd.services.reaper import Reaper
 from jobd.services.tailer import Tailer
-from jobd.services.ticket_claims import OwnerNames
-from jobd.services.ticket_gate import Gate
-from jobd.services.ticket_runner import Runner
 from jobd.services.ticket_tailer import TicketTailer
-from jobd.services.tickets import Readiness, Scheduler
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
@@ -65,7 +61,11 @@ from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.supervise.wakeup import Bell
 from jobd.tasks.registry import make_runners, with_declared_tasks
-from jobd.tickets.desk import Bells, Desk
+from jobd.tickets.pollers.claims import OwnerNames
+from jobd.tickets.pollers.gate import Gate
+from jobd.tickets.pollers.poller import Readiness, Scheduler
+from jobd.tickets.pollers.runner import Runner
+from jobd.tickets.service import Bells, Desk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobd.stream.idempotency_keys import KeyMirror
     from jobd.supervise.supervisor import Supervisor
     from jobd.tasks.runner import Runner
-    from jobd.tickets.desk import Desk
+    from jobd.tickets.service import Desk
 
 
 class Services(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.supervise.service import Handle
-    from jobd.tickets.desk import Bells, Desk
+    from jobd.tickets.service import Bells, Desk
     from jobd.wire.tickets import LogLine
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ import pytest
 
 from jobd.config.model import Config, GateCommand, Leases, Tickets
 from jobd.lifecycle.lease import Grip, acquire, claim_record_schema, renew
-from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
-from jobd.tickets.judge import find_executed_workorders, read_for_judge, settle, write_settled
-from jobd.tickets.run import Bundle, execute, find_open_workorders
-from jobd.tickets.schedule import find_ready_events, schedule
+from jobd.tickets.pollers.claims import Claims, OwnerNames
+from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge, settle, write_settled
+from jobd.tickets.pollers.run import Bundle, execute, find_open_workorders
+from jobd.tickets.pollers.schedule import find_ready_events, schedule
 from tests.support.factories import all_rows, truncate
 from tests.support.node import eventually
 from tests.tickets.desk import CONFIG, new_ticket, todo_ticket

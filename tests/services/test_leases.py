@@ -19,11 +19,11 @@ from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.remote.claims import Claims as RemoteClaims
 from jobd.remote.engine import RemoteEngine
 from jobd.remote.session import Session
-from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from jobd.tasks.mock import MockRunner
+from jobd.tickets.pollers.claims import Claims, OwnerNames
 from tests.client.test_client_faults import Puppet, Said
 from tests.services.test_remote_calls import claimed, job, taken_from
 from tests.support.node import eventually, new_database, new_job

@@ -12,13 +12,13 @@ from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
-from jobd.services.ticket_claims import OwnerNames
-from jobd.services.ticket_gate import Gate
-from jobd.services.ticket_runner import Runner
-from jobd.services.tickets import Readiness, Scheduler
 from jobd.store.migrate import migrate
 from jobd.supervise.service import Handle
-from jobd.tickets.desk import Bells, Desk
+from jobd.tickets.pollers.claims import OwnerNames
+from jobd.tickets.pollers.gate import Gate
+from jobd.tickets.pollers.poller import Readiness, Scheduler
+from jobd.tickets.pollers.runner import Runner
+from jobd.tickets.service import Bells, Desk
 from jobd.tickets.trail import read_trail
 from tests.support.factories import POLICY, claim_one, completion, failure
 from tests.support.node import new_database

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.config.model import GateCommand
-from jobd.tickets import command
-from jobd.tickets.command import NotAsked, run_gate_command, run_schema
 from jobd.tickets.gates import at_pointer, is_cheap, passes_schema
+from jobd.tickets.pollers import gate_process as command
+from jobd.tickets.pollers.gate_process import NotAsked, run_gate_command, run_schema
 from jobd.wire.tickets import SchemaGate
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from jobd.engine.results import Results
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.prune import prune
-from jobd.services import ticket_runner
-from jobd.services.ticket_claims import Claims, OwnerNames
 from jobd.supervise.service import Handle
-from jobd.tickets.look import Work, look_for_work
+from jobd.tickets.pollers import runner as ticket_runner
+from jobd.tickets.pollers.claims import Claims, OwnerNames
+from jobd.tickets.pollers.look import Work, look_for_work
+from jobd.tickets.pollers.take_back import free_claims_of
 from jobd.tickets.prune import prune_tickets
-from jobd.tickets.take_back import free_claims_of
 from tests.support.factories import claim_one
 from tests.support.node import eventually
 from tests.tickets.desk import CONFIG, asked, new_ticket, todo_ticket
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
-    from jobd.services.ticket_claims import Claim
     from jobd.store.postgres import Database
     from jobd.supervise.service import Service
+    from jobd.tickets.pollers.claims import Claim
     from jobd.wire.tickets import Trail
 
 

@@ -10,7 +10,7 @@ import anyio
 
 from jobd.services.ticket_tailer import ROOM, TicketTailer
 from jobd.supervise.service import Handle
-from jobd.tickets.desk import Bells, Desk
+from jobd.tickets.service import Bells, Desk
 from tests.tickets.desk import CONFIG, new_ticket
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-ANNOUNCE_READY = statement("announce_ready", "jobd.tickets")
+ANNOUNCE_READY = statement("announce_ready", "jobd.tickets.pollers")
 
 
 class Announced(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.errors import ServerDown
-from jobd.services.ticket_claims import Claim, Claims, OwnerNames
 from jobd.store.postgres import NOT_NOW, is_broken_line, translated
-from jobd.tickets.announce import announce
-from jobd.tickets.look import Work, look_for_work
-from jobd.tickets.schedule import find_ready_events, schedule
-from jobd.tickets.take_back import free_claims_of
+from jobd.tickets.pollers.announce import announce
+from jobd.tickets.pollers.claims import Claim, Claims, OwnerNames
+from jobd.tickets.pollers.look import Work, look_for_work
+from jobd.tickets.pollers.schedule import find_ready_events, schedule
+from jobd.tickets.pollers.take_back import free_claims_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
     from jobd.supervise.wakeup import Bell
-    from jobd.tickets.desk import Bells
+    from jobd.tickets.service import Bells
 
 log = logging.getLogger(__name__)
 

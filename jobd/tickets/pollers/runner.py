@@ -20,9 +20,9 @@ from anyio import to_thread
 from jobd.engine import batch
 from jobd.engine.results import ResultLost
 from jobd.lifecycle.enqueue import Created, Existing, KeyMismatch
-from jobd.services.ticket_claims import Claims
-from jobd.services.tickets import PAGE, Poller
-from jobd.tickets.run import (
+from jobd.tickets.pollers.claims import Claims
+from jobd.tickets.pollers.poller import PAGE, Poller
+from jobd.tickets.pollers.run import (
     Bundle,
     bundle_of,
     execute,
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.engine.engine import Engine
     from jobd.engine.results import Results
-    from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
-    from jobd.tickets.desk import Bells
-    from jobd.tickets.run import Order
+    from jobd.tickets.pollers.claims import Claim, OwnerNames
+    from jobd.tickets.pollers.run import Order
+    from jobd.tickets.service import Bells
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-FREE_CLAIMS_OF = statement("free_claims_of", "jobd.tickets")
+FREE_CLAIMS_OF = statement("free_claims_of", "jobd.tickets.pollers")
 
 
 #: A claim that ended so long ago is of something that somebody else has finished meanwhile.

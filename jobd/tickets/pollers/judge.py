@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-FIND_EXECUTED_WORKORDERS = statement("find_executed_workorders", "jobd.tickets")
-READ_FOR_JUDGE = statement("read_for_judge", "jobd.tickets")
-AWAIT_SIGN_OFF_IF_HELD = statement("await_sign_off_if_held", "jobd.tickets")
-JUDGE_IF_HELD = statement("judge_if_held", "jobd.tickets")
+FIND_EXECUTED_WORKORDERS = statement("find_executed_workorders", "jobd.tickets.pollers")
+READ_FOR_JUDGE = statement("read_for_judge", "jobd.tickets.pollers")
+AWAIT_SIGN_OFF_IF_HELD = statement("await_sign_off_if_held", "jobd.tickets.pollers")
+JUDGE_IF_HELD = statement("judge_if_held", "jobd.tickets.pollers")
 
 _decode_gates = msgspec.json.Decoder(list[wire.Gate]).decode
 _decode_results = msgspec.json.Decoder(list[wire.GateResult]).decode

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.store.postgres import Connection
 
-FIND_OPEN_WORKORDERS = statement("find_open_workorders", "jobd.tickets")
-READ_FOR_RUN = statement("read_for_run", "jobd.tickets")
-WATCH_JOBS = statement("watch_jobs", "jobd.tickets")
-EXECUTE_IF_HELD = statement("execute_if_held", "jobd.tickets")
+FIND_OPEN_WORKORDERS = statement("find_open_workorders", "jobd.tickets.pollers")
+READ_FOR_RUN = statement("read_for_run", "jobd.tickets.pollers")
+WATCH_JOBS = statement("watch_jobs", "jobd.tickets.pollers")
+EXECUTE_IF_HELD = statement("execute_if_held", "jobd.tickets.pollers")
 
 #: Whose keys they are; no token can have this name.
 PRINCIPAL = "jobd tickets"

@@ -16,7 +16,7 @@ import msgspec
 
 from jobd.leases.timer import MARGIN, Lease, LeaseTimer
 from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
-from jobd.tickets.take_back import free_claims_of
+from jobd.tickets.pollers.take_back import free_claims_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

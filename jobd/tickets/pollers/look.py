@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Connection
 
-LOOK_FOR_WORK = statement("look_for_work", "jobd.tickets")
+LOOK_FOR_WORK = statement("look_for_work", "jobd.tickets.pollers")
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):

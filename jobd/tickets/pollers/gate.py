@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio import to_thread
 
-from jobd.services.ticket_claims import Claims
-from jobd.services.tickets import PAGE, Poller
 from jobd.tasks.command.workdir import clear_leftovers
-from jobd.tickets.command import KILL_AFTER_S, run_gate_command, run_schema
 from jobd.tickets.gates import result_of
-from jobd.tickets.judge import find_executed_workorders, read_for_judge, settle, write_settled
+from jobd.tickets.pollers.claims import Claims
+from jobd.tickets.pollers.gate_process import KILL_AFTER_S, run_gate_command, run_schema
+from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge, settle, write_settled
+from jobd.tickets.pollers.poller import PAGE, Poller
 from jobd.wire.tickets import SchemaGate
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.services.ticket_claims import Claim, OwnerNames
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
-    from jobd.tickets.desk import Bells
-    from jobd.tickets.judge import Case
+    from jobd.tickets.pollers.claims import Claim, OwnerNames
+    from jobd.tickets.pollers.judge import Case
+    from jobd.tickets.service import Bells
     from jobd.wire.tickets import CommandGate
 
 log = logging.getLogger(__name__)

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection
     from jobd.wire import tickets as wire
 
-FIND_READY_EVENTS = statement("find_ready_events", "jobd.tickets")
-READ_FOR_SCHEDULE = statement("read_for_schedule", "jobd.tickets")
-SCHEDULE_IF_HELD = statement("schedule_if_held", "jobd.tickets")
+FIND_READY_EVENTS = statement("find_ready_events", "jobd.tickets.pollers")
+READ_FOR_SCHEDULE = statement("read_for_schedule", "jobd.tickets.pollers")
+SCHEDULE_IF_HELD = statement("schedule_if_held", "jobd.tickets.pollers")
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):

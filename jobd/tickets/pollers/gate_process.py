@@ -46,7 +46,7 @@ class NotAsked(JobdError):
 
 async def run_schema(schema: dict[str, Any] | bool, output: bytes, root: Path) -> str | None:
     """Why the output does not fit the schema; None: it does. One that takes too long does not."""
-    child = GateCommand(argv=(sys.executable, "-m", "jobd.tickets.schema_child"), timeout_s=SCHEMA_S)
+    child = GateCommand(argv=(sys.executable, "-m", "jobd.tickets.pollers.schema_child"), timeout_s=SCHEMA_S)
     stdin = b'{"schema":' + msgspec.json.encode(schema) + b',"output":' + output + b"}"
     env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     fault = await run_gate_command(child, stdin, root, env)
