@@ -29,6 +29,8 @@ from jobd.dispatch.slots import Slots
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.errors import ConfigError
+from jobd.follow.jobs import Tailer
+from jobd.follow.tickets import TicketTailer
 from jobd.host import logs
 from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
@@ -49,8 +51,6 @@ from jobd.services.listen import (
     listener_url,
 )
 from jobd.services.reaper import Reaper
-from jobd.services.tailer import Tailer
-from jobd.services.ticket_tailer import TicketTailer
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from jobd.follow.jobs import Note
     from jobd.job.history import Record
     from jobd.services.gateway import InFlight
-    from jobd.services.tailer import Note
 
 #: A comment after so much silence.
 HEARTBEAT_S = 15.0

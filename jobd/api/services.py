@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from jobd.dispatch.dispatcher import Dispatcher
     from jobd.engine.engine import Engine
     from jobd.engine.results import Results
-    from jobd.services.tailer import Tailer
-    from jobd.services.ticket_tailer import TicketTailer
+    from jobd.follow.jobs import Tailer
+    from jobd.follow.tickets import TicketTailer
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
     from jobd.stream.idempotency_keys import KeyMirror

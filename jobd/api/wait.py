@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from jobd.services.tailer import Tailer
+    from jobd.follow.jobs import Tailer
 
 
 async def wait_for_job(tailer: Tailer, request: Request, job_id: UUID, wait_s: float) -> None:

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from jobd.api.wait import wait_for_job
+from jobd.follow import jobs as tailer_module
 from jobd.job.history import BEYOND
 from jobd.lifecycle.events import read_history
-from jobd.services import tailer as tailer_module
 from tests.support.daemon import poll
 from tests.support.http import Api
 from tests.support.node import tailing

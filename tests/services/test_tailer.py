@@ -14,9 +14,9 @@ import pytest
 from jobd.api import events as event_routes
 from jobd.api.events import EventStream
 from jobd.config.model import Config
+from jobd.follow.jobs import ROOM, ROOM_BYTES
 from jobd.job.history import START, Cursor, Told
 from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
-from jobd.services.tailer import ROOM, ROOM_BYTES
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, tailing
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from jobd.follow.jobs import Reader, Tailer
     from jobd.lifecycle.claim import ClaimedJob
-    from jobd.services.tailer import Reader, Tailer
 
 CHUNK = 100
 

@@ -13,6 +13,7 @@ import redis.asyncio
 from jobd.dispatch.dispatcher import Dispatcher
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
+from jobd.follow.jobs import Tailer
 from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.claim import Ask, ClaimedJob
@@ -21,7 +22,6 @@ from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.services.links import StoreLink, StreamLink
 from jobd.services.reaper import Reaper
-from jobd.services.tailer import Tailer
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from jobd.services.ticket_tailer import ROOM, TicketTailer
+from jobd.follow.tickets import ROOM, TicketTailer
 from jobd.supervise.service import Handle
 from jobd.tickets.service import Bells, Desk
 from tests.tickets.desk import CONFIG, new_ticket
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from uuid import UUID
 
-    from jobd.services.ticket_tailer import Reader
+    from jobd.follow.tickets import Reader
     from jobd.store.postgres import Database
 
 WAIT_S = 20.0
