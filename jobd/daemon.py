@@ -37,10 +37,11 @@ from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.watchdog import LeaseGuard, PostgresLine
 from jobd.owners import Owners
-from jobd.services import embedded_postgres, embedded_valkey
+from jobd.servers import postgres as embedded_postgres
+from jobd.servers import valkey as embedded_valkey
+from jobd.servers.connections import StoreLink, StreamLink
 from jobd.services.gateway import Gateway
 from jobd.services.janitor import Janitor
-from jobd.services.links import StoreLink, StreamLink
 from jobd.services.listen import (
     bind_listener,
     bind_unix_listener,

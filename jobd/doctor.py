@@ -22,7 +22,8 @@ from jobd.errors import JobdError
 from jobd.host.account import server_account
 from jobd.host.data_dir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.host.masking import masked_url
-from jobd.services import embedded_postgres, embedded_valkey
+from jobd.servers import postgres as embedded_postgres
+from jobd.servers import valkey as embedded_valkey
 from jobd.services.listen import OUT_OF_TIME, bind_listener, trusting
 from jobd.store import postgres
 from jobd.store.migrate import pending_migrations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.config.model import Config, Loaded
-    from jobd.services.embedded_server import Program
+    from jobd.servers.program import Program
 
 #: A board without a battery clock wakes in 1970; nothing with a lease should run then.
 EARLIEST = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))

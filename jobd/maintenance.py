@@ -12,7 +12,7 @@ from jobd.backup.keep import Keeper
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
-from jobd.services import embedded_postgres
+from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import Migration, migrate, pending_migrations
 from jobd.store.postgres import check_server, connect, translated
 from jobd.supervise.service import Phase, Spec

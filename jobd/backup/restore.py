@@ -23,7 +23,7 @@ from jobd.host.account import user_name
 from jobd.host.data_dir import FIRST_START_BYTES, DataDir
 from jobd.host.files import open_beneath
 from jobd.maintenance import connected
-from jobd.services import embedded_postgres
+from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import known_migrations
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from jobd.errors import AlreadyRunning, DataDirRefused
 from jobd.host import locks
 from jobd.host.data_dir import RESTORING, DataDir
 from jobd.host.files import sync_folder
-from jobd.services.embedded_postgres import STOP_ORPHANS
-from jobd.services.embedded_server import clear_orphans
+from jobd.servers.postgres import STOP_ORPHANS
+from jobd.servers.program import clear_orphans
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

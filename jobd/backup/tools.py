@@ -15,7 +15,7 @@ import anyio
 
 from jobd.errors import ServerFailed, ServerMissing
 from jobd.host.process import ENVIRONMENT
-from jobd.services.embedded_postgres import PROGRAM
+from jobd.servers.postgres import PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ from jobd.errors import JobdError, root_cause
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.maintenance import connected
-from jobd.services import embedded_postgres
+from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import known_migrations, pending_migrations
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from jobd.dispatch.dispatcher import Dispatcher
 from jobd.engine.engine import Engine
 from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
-from jobd.services import embedded_postgres, embedded_valkey
-from jobd.services.links import StoreLink, StreamLink
+from jobd.servers import postgres as embedded_postgres
+from jobd.servers import valkey as embedded_valkey
+from jobd.servers.connections import StoreLink, StreamLink
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport
 from jobd.stream.relay import Relay

@@ -17,7 +17,7 @@ from jobd.errors import AlreadyRunning, ServerRefused
 from jobd.host.data_dir import DataDir
 from jobd.host.masking import masked_url
 from jobd.maintenance import connected
-from jobd.services import embedded_postgres
+from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import migrate, pending_migrations
 from jobd.store.postgres import Database
 from jobd.store.statements import statement

@@ -30,7 +30,7 @@ from jobd.client import AsyncClient
 from jobd.errors import ServerFailed
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.services import embedded_postgres
+from jobd.servers import postgres as embedded_postgres
 from jobd.store.postgres import connect
 from jobd.store.statements import statement
 

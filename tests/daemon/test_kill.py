@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 import redis
 
-from jobd.services import embedded_valkey
+from jobd.servers import valkey as embedded_valkey
 from tests.support import load
 from tests.support.daemon import READY_S, TOP, is_alive, poll
 from tests.support.http import Api

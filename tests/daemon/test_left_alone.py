@@ -21,8 +21,8 @@ import pytest
 
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.services import embedded_postgres as postgres
-from jobd.services import embedded_valkey
+from jobd.servers import postgres
+from jobd.servers import valkey as embedded_valkey
 from tests.support import servers
 from tests.support.daemon import TOP, Jobd, poll
 from tests.support.load import Load

@@ -16,7 +16,7 @@ from jobd.config.model import Config
 from jobd.engine import engine
 from jobd.engine.batch import OutcomeUnknown
 from jobd.errors import ServerDown
-from jobd.services import links
+from jobd.servers import connections as links
 from jobd.store import postgres
 from jobd.store.postgres import Database, translated
 from jobd.supervise.restart import RestartPolicy

@@ -20,7 +20,7 @@ from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
-from jobd.services.links import StoreLink, StreamLink
+from jobd.servers.connections import StoreLink, StreamLink
 from jobd.services.reaper import Reaper
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.services import embedded_postgres, embedded_valkey
+from jobd.servers import postgres as embedded_postgres
+from jobd.servers import valkey as embedded_valkey
 from tests.support.daemon import Jobd, parent, poll
 from tests.support.prepared import prepare
 

@@ -15,7 +15,7 @@ from jobd.host import files as host_files
 from jobd.host.account import Account
 from jobd.host.data_dir import DataDir
 from jobd.host.files import Owner
-from jobd.services.embedded_postgres import EmbeddedPostgres, check_major
+from jobd.servers.postgres import EmbeddedPostgres, check_major
 
 if TYPE_CHECKING:
     from collections.abc import Callable

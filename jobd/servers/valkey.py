@@ -11,7 +11,7 @@ from urllib.parse import quote
 import redis.asyncio
 import redis.exceptions
 
-from jobd.services.embedded_server import Program, clear_orphans, remove, run_server
+from jobd.servers.program import Program, clear_orphans, remove, run_server
 from jobd.stream import connection
 
 if TYPE_CHECKING:

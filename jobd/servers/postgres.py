@@ -21,7 +21,7 @@ import asyncpg
 
 from jobd.errors import DiskFull, ServerFailed, WrongVersion
 from jobd.host.files import read_text, sync_folder, write_whole
-from jobd.services.embedded_server import Program, clear_orphans, remove, run_server, run_tool
+from jobd.servers.program import Program, clear_orphans, remove, run_server, run_tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ class EmbeddedPostgres:
         """Write the three files that say how it runs and who gets in. Only safe while no server runs on the cluster."""
         cluster = self._data_dir.cluster
         names = sorted({pwd.getpwuid(os.geteuid()).pw_name, "root"})
-        settings = importlib.resources.files("jobd.services").joinpath("embedded_postgres.conf").read_text("utf-8")
+        settings = importlib.resources.files("jobd.servers").joinpath("postgres.conf").read_text("utf-8")
         files = {
             "postgresql.conf": settings.format(
                 run=str(self._data_dir.run).replace("'", "''"),
