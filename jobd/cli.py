@@ -190,7 +190,7 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup:
     Examples:
       jobd migrate --check
     """
-    from jobd.maintenance import bring_up_to_date
+    from jobd.backup.offline import bring_up_to_date
 
     loaded = load(file, data_dir)
     logs.set_up("warning", loaded.config.log.format, environ=os.environ)

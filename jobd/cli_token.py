@@ -15,10 +15,10 @@ import msgspec
 
 from jobd.auth.table import create_token, read_tokens, revoke_tokens
 from jobd.auth.token import new_token
+from jobd.backup.offline import connected, keeper
 from jobd.errors import DataDirRefused
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.maintenance import connected, keeper
 from jobd.store.migrate import migrate
 
 if TYPE_CHECKING:

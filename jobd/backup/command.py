@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobd.backup.make import Backup, Summary
+from jobd.backup.offline import connected
 from jobd.backup.output import check_target, new_file, standard_output
 from jobd.backup.restore import refuse_external
 from jobd.errors import DataDirRefused
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.maintenance import connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

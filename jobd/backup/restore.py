@@ -15,6 +15,7 @@ from jobd.backup import keep
 from jobd.backup.archive import Contents, Head, is_result, opened
 from jobd.backup.load import fill
 from jobd.backup.make import RESULT_FILES
+from jobd.backup.offline import connected
 from jobd.backup.output import explained
 from jobd.backup.staging import check_empty, staged
 from jobd.engine.results import FOLDER as RESULTS
@@ -22,7 +23,6 @@ from jobd.errors import ConfigError, DiskFull, WrongVersion
 from jobd.host.account import user_name
 from jobd.host.data_dir import FIRST_START_BYTES, DataDir
 from jobd.host.files import open_beneath
-from jobd.maintenance import connected
 from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import known_migrations
 

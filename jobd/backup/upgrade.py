@@ -12,10 +12,10 @@ import msgspec
 
 import jobd
 from jobd.backup.keep import bytes_needed
+from jobd.backup.offline import connected
 from jobd.errors import JobdError, root_cause
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.maintenance import connected
 from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import known_migrations, pending_migrations
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from jobd.backup.offline import connected
 from jobd.config.model import Config, Postgres
 from jobd.errors import AlreadyRunning, ServerRefused
 from jobd.host.data_dir import DataDir
 from jobd.host.masking import masked_url
-from jobd.maintenance import connected
 from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import migrate, pending_migrations
 from jobd.store.postgres import Database

@@ -16,11 +16,11 @@ from anyio.from_thread import start_blocking_portal
 
 from jobd.backup.archive import opened
 from jobd.backup.keep import Keeper
+from jobd.backup.offline import bring_up_to_date, connected
 from jobd.config.model import Config
 from jobd.errors import DiskFull
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.maintenance import bring_up_to_date, connected
 from jobd.store import migrate
 from tests.support.daemon import Jobd, environment, poll
 
