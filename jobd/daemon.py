@@ -36,12 +36,13 @@ from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.watchdog import LeaseGuard, PostgresLine
-from jobd.owners import Owners
+from jobd.maintenance.incarnations import Owners
+from jobd.maintenance.janitor import Janitor
+from jobd.maintenance.reaper import Reaper
 from jobd.servers import postgres as embedded_postgres
 from jobd.servers import valkey as embedded_valkey
 from jobd.servers.connections import StoreLink, StreamLink
 from jobd.services.gateway import Gateway
-from jobd.services.janitor import Janitor
 from jobd.services.listen import (
     bind_listener,
     bind_unix_listener,
@@ -51,7 +52,6 @@ from jobd.services.listen import (
     is_loopback,
     listener_url,
 )
-from jobd.services.reaper import Reaper
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

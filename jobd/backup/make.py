@@ -18,8 +18,8 @@ from jobd.backup.archive import Contents, Head, Writer
 from jobd.backup.tools import read_from
 from jobd.engine.results import ResultLost, Results
 from jobd.errors import BackupRefused
+from jobd.maintenance.janitor import LEADER_KEY
 from jobd.servers import postgres as embedded_postgres
-from jobd.services.janitor import LEADER_KEY
 from jobd.store.postgres import connect, translated
 from jobd.store.statements import statement
 

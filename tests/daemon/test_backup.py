@@ -24,8 +24,8 @@ from jobd.backup.output import new_file
 from jobd.config.model import Config
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
+from jobd.maintenance.janitor import LEADER_KEY
 from jobd.servers.postgres import PROGRAM
-from jobd.services.janitor import LEADER_KEY
 from jobd.store.postgres import Database
 from tests.support.daemon import Jobd, environment, poll
 from tests.support.depot import CONFIG, Depot

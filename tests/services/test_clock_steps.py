@@ -24,7 +24,7 @@ from jobd.lifecycle.heartbeat import Beat, heartbeat
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.reap import reap
-from jobd.services.janitor import Janitor
+from jobd.maintenance.janitor import Janitor
 from jobd.store.ids import new_id
 from jobd.store.postgres import Database
 from jobd.store.statements import all_statements

@@ -14,8 +14,8 @@ from jobd.job.status import JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.prune import prune
 from jobd.lifecycle.read import gone_among, read_jobs
-from jobd.services import janitor as module
-from jobd.services.janitor import LEADER_KEY, Janitor
+from jobd.maintenance import janitor as module
+from jobd.maintenance.janitor import LEADER_KEY, Janitor
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle

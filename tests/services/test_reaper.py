@@ -11,7 +11,7 @@ from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import poll_claim
 from jobd.lifecycle.enqueue import NewJob, enqueue
 from jobd.lifecycle.reap import reap
-from jobd.services.reaper import Reaper
+from jobd.maintenance.reaper import Reaper
 from jobd.store.ids import new_id
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle

@@ -20,8 +20,8 @@ from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
+from jobd.maintenance.reaper import Reaper
 from jobd.servers.connections import StoreLink, StreamLink
-from jobd.services.reaper import Reaper
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobd.config.model import Config
-    from jobd.owners import Owners
+    from jobd.maintenance.incarnations import Owners
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
 
