@@ -13,12 +13,6 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from jobd.api.app import ENDPOINTS, build_app
-from jobd.api.disk import Disk
-from jobd.api.drain import DrainRates
-from jobd.api.guard import Guard
-from jobd.api.services import Services
-from jobd.api.storm import Storm
 from jobd.auth.doorkeeper import Doorkeeper
 from jobd.auth.watch import TokenWatch
 from jobd.backup.keep import Keeper
@@ -34,16 +28,12 @@ from jobd.follow.tickets import TicketTailer
 from jobd.host import logs
 from jobd.host.data_dir import Addresses, DataDir
 from jobd.host.systemd import Notifier
-from jobd.leases.keeper import LeaseKeeper
-from jobd.leases.watchdog import LeaseGuard, PostgresLine
-from jobd.maintenance.incarnations import Owners
-from jobd.maintenance.janitor import Janitor
-from jobd.maintenance.reaper import Reaper
-from jobd.servers import postgres as embedded_postgres
-from jobd.servers import valkey as embedded_valkey
-from jobd.servers.connections import StoreLink, StreamLink
-from jobd.services.gateway import Gateway
-from jobd.services.listen import (
+from jobd.http.app import ENDPOINTS, build_app
+from jobd.http.disk import Disk
+from jobd.http.drain_rates import DrainRates
+from jobd.http.gateway import Gateway
+from jobd.http.heartbeat_limit import Storm
+from jobd.http.listen import (
     bind_listener,
     bind_unix_listener,
     checked_tls,
@@ -52,6 +42,16 @@ from jobd.services.listen import (
     is_loopback,
     listener_url,
 )
+from jobd.http.request_checks import Guard
+from jobd.http.services import Services
+from jobd.leases.keeper import LeaseKeeper
+from jobd.leases.watchdog import LeaseGuard, PostgresLine
+from jobd.maintenance.incarnations import Owners
+from jobd.maintenance.janitor import Janitor
+from jobd.maintenance.reaper import Reaper
+from jobd.servers import postgres as embedded_postgres
+from jobd.servers import valkey as embedded_valkey
+from jobd.servers.connections import StoreLink, StreamLink
 from jobd.store.leader import Names
 from jobd.store.postgres import Database
 from jobd.stream.connection import Transport

@@ -22,9 +22,9 @@ from jobd.errors import JobdError
 from jobd.host.account import server_account
 from jobd.host.data_dir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.host.masking import masked_url
+from jobd.http.listen import OUT_OF_TIME, bind_listener, trusting
 from jobd.servers import postgres as embedded_postgres
 from jobd.servers import valkey as embedded_valkey
-from jobd.services.listen import OUT_OF_TIME, bind_listener, trusting
 from jobd.store import postgres
 from jobd.store.migrate import pending_migrations
 from jobd.stream import connection

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.services.accept import Crowd, Listener, Server
-from jobd.services.gateway import MAX_CONNECTIONS, hypercorn_settings
+from jobd.http.accept import Crowd, Listener, Server
+from jobd.http.gateway import MAX_CONNECTIONS, hypercorn_settings
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -18,8 +18,8 @@ from schemathesis import Case
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
-from jobd.api.app import ENDPOINTS
-from jobd.api.openapi import document
+from jobd.http.app import ENDPOINTS
+from jobd.http.openapi import document
 from tests.support.daemon import Jobd
 from tests.support.http import Api
 from tests.support.stage import Stage, stage

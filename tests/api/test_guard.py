@@ -12,17 +12,17 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jobd.api.endpoint import JSON
-from jobd.api.guard import Guard, Hosts
-from jobd.api.problems import problem_of
 from jobd.auth.doorkeeper import Doorkeeper
 from jobd.auth.token import new_token
 from jobd.config.model import Auth, Config, Limits, Token
-from jobd.services import http1
-from jobd.services.accept import RESERVED
-from jobd.services.gateway import Gateway
-from jobd.services.http1 import Slowness
-from jobd.services.listen import bind_listener
+from jobd.http import http1
+from jobd.http.accept import RESERVED
+from jobd.http.endpoint import JSON
+from jobd.http.gateway import Gateway
+from jobd.http.http1 import Slowness
+from jobd.http.listen import bind_listener
+from jobd.http.problems import problem_of
+from jobd.http.request_checks import Guard, Hosts
 from jobd.supervise.service import Handle
 from tests.support.raw_http import answers_in, ask, exchange
 

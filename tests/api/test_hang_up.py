@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.api.hang_up import hang_up
+from jobd.http.hang_up import hang_up
 from jobd.wire.problems import ApiError
 from tests.support.raw_http import answers_in, dial
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from jobd.api.storm import MOST
+from jobd.http.heartbeat_limit import MOST
 from tests.api.test_events import claim, submit
 from tests.support.daemon import poll
 from tests.support.depot import CONFIG, depot

@@ -13,8 +13,8 @@ import jsonschema_rs
 import pytest
 import schemathesis
 
-from jobd.api.app import ENDPOINTS, build_app
-from jobd.api.openapi import document
+from jobd.http.app import ENDPOINTS, build_app
+from jobd.http.openapi import document
 from jobd.wire.problems import CATALOGUE
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import pytest
 
-from jobd.api.app import ENDPOINTS, build_app
 from jobd.auth.doorkeeper import RouteScope
 from jobd.auth.token import new_token
+from jobd.http.app import ENDPOINTS, build_app
 from tests.support.daemon import Jobd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobd.api.endpoint import Endpoint
+    from jobd.http.endpoint import Endpoint
 
 SCOPES = ("client", "worker", "admin")
 TOKENS = {scope: new_token() for scope in SCOPES}

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.api.app import ENDPOINTS
 from jobd.auth.token import new_token
+from jobd.http.app import ENDPOINTS
 from tests.support.daemon import Jobd, poll, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.raw_http import exchange
@@ -27,7 +27,7 @@ from tests.support.raw_http import exchange
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobd.api.endpoint import Endpoint
+    from jobd.http.endpoint import Endpoint
 
 #: The first test waits for all the calls of all routes.
 pytestmark = pytest.mark.timeout(240)

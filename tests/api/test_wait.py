@@ -13,8 +13,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 
-from jobd.api.wait import wait_for_job
 from jobd.follow import jobs as tailer_module
+from jobd.http.wait import wait_for_job
 from jobd.job.history import BEYOND
 from jobd.lifecycle.events import read_history
 from tests.support.daemon import poll

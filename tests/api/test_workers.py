@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.api.workers import kind_of
+from jobd.http.workers import kind_of
 from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from jobd.api.guard import Guard
-from jobd.api.hang_up import while_wanted
 from jobd.auth.doorkeeper import Doorkeeper
 from jobd.config.model import Config
-from jobd.services.accept import AT_ONCE, RESERVED, Crowd
-from jobd.services.gateway import Gateway
-from jobd.services.listen import TlsFiles, bind_listener
+from jobd.http.accept import AT_ONCE, RESERVED, Crowd
+from jobd.http.gateway import Gateway
+from jobd.http.hang_up import while_wanted
+from jobd.http.listen import TlsFiles, bind_listener
+from jobd.http.request_checks import Guard
 from jobd.supervise.service import Handle
 from tests.support.certificates import make_certificate
 from tests.support.raw_http import answers_in

@@ -14,9 +14,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from jobd.errors import root_cause
-from jobd.services import gateway as gateway_module
-from jobd.services import http1
-from jobd.services.gateway import CLOSE_S, Gateway, bind_listener
+from jobd.http import gateway as gateway_module
+from jobd.http import http1
+from jobd.http.gateway import CLOSE_S, Gateway, bind_listener
 from jobd.supervise.service import Handle
 from tests.support.raw_http import answers_in
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jobd.errors import AddressRefused
-from jobd.services.gateway import bind_listener, listener_url
+from jobd.http.gateway import bind_listener, listener_url
 
 
 def test_address_in_use_is_refused_by_name() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.errors import AddressRefused, ConfigError
-from jobd.services.listen import (
+from jobd.http.listen import (
     OTHER_DESCRIPTORS,
     bind_unix_listener,
     checked_tls,

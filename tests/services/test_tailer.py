@@ -11,10 +11,10 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.api import events as event_routes
-from jobd.api.events import EventStream
 from jobd.config.model import Config
 from jobd.follow.jobs import ROOM, ROOM_BYTES
+from jobd.http import events as event_routes
+from jobd.http.events import EventStream
 from jobd.job.history import START, Cursor, Told
 from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
 from tests.support import servers

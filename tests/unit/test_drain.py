@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobd.api.drain import DrainRates
+from jobd.http.drain_rates import DrainRates
 from jobd.lifecycle.read import QueueStats
 from jobd.store.postgres import Database
 

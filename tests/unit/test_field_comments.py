@@ -6,7 +6,7 @@ import importlib.util
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from jobd.api.field_comments import field_comments
+from jobd.http.field_comments import field_comments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,210 @@
+"""Live events as server-sent events: one job's, with a cursor that survives anything, or everybody's, from now on.
+
+A stream begins with `hello`, has a comment every few seconds so that dead lines are noticed, and ends by itself after
+the last event of its job. Whoever does not read for `WRITE_S` is cut off; they can come back with their cursor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import anyio
+import msgspec
+
+from jobd.http.answers import job_id_in, missing, reading
+from jobd.http.endpoint import Call, Endpoint, Parameter
+from jobd.http.hang_up import while_wanted
+from jobd.http.jobs import JOB_ID
+from jobd.http.query import read_query
+from jobd.job.history import START, Cursor, newest, read_cursor
+from jobd.lifecycle.events import Place, read_history
+from jobd.wire.problems import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from uuid import UUID
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from jobd.follow.jobs import Note
+    from jobd.http.gateway import InFlight
+    from jobd.job.history import Record
+
+#: A comment after so much silence.
+HEARTBEAT_S = 15.0
+#: How long a reader may leave what was sent to it.
+WRITE_S = 30.0
+#: How soon a client should come back after a cut.
+RETRY_MS = 1000
+
+MEDIA_TYPE = "text/event-stream"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+#: What stands for the newest event: `hello` names it, for whoever has to come back.
+NOW = "now"
+LIFECYCLE = ("queued", "running", "done", "error", "canceled", "cancel_requested")
+
+JOB_PARAMETERS = (
+    JOB_ID,
+    Parameter("after", str, "The id of the last event that is known, or `now`; as Last-Event-ID."),
+    Parameter("Last-Event-ID", str, "The id of the last event that is known; `now`: of the newest.", "header"),
+)
+ALL_PARAMETERS = (
+    Parameter("task", str, "Only jobs of this task."),
+    Parameter("queue", str, "Only jobs of this queue."),
+    Parameter("type", Literal[LIFECYCLE], "Only events of this type."),
+)
+
+
+class EventStream:
+    """An answer that writes what `parts` yields until it ends, the client goes, or the gateway closes."""
+
+    def __init__(self, request: Request, parts: AsyncIterator[bytes]) -> None:
+        self._in_flight: InFlight = request.app.state.in_flight
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        async with while_wanted(self._in_flight, receive):
+            await self._write(send)
+        with anyio.move_on_after(1):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send) -> None:
+        with anyio.CancelScope() as writing:
+            async for part in self._parts:
+                writing.deadline = anyio.current_time() + WRITE_S
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                writing.deadline = math.inf
+
+
+async def job_events(call: Call) -> Any:
+    job_id = job_id_in(call.request.path_params["id"])
+    after = _cursor_of(call.request)
+    record = await _record(call, job_id, after or START)
+    if after is None:
+        while record.is_cut and record.open_n is None:  # it ended so long ago that there is more to pass over
+            record = await _record(call, job_id, newest(record))
+        after = newest(record)
+    return EventStream(call.request, _events_of(call, job_id, after, record))
+
+
+async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) -> AsyncIterator[bytes]:
+    yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
+    tailer = call.services.tailer
+    with tailer.reading(job_id, after) as reader:
+        if call.request.scope["http_version"] == "1.1":  # else an answer has no chunks
+            reader.write_at_once = call.request.scope["state"].get("write_at_once")
+        while True:
+            text = await reader.next(HEARTBEAT_S)
+            if text:
+                yield text
+                if reader.was_passed_over:
+                    tailer.has_room_again(reader)
+            elif reader.is_over:
+                return
+            else:
+                yield b": \n\n"
+
+
+async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:
+    """The job as it stands; a cursor that no event of it ever had is refused rather than waited for."""
+    with reading(call.services) as connection:
+        (record,) = await read_history(connection, [Place(job_id, after)])
+        if record is None:
+            raise await missing(connection, job_id)
+        if after <= newest(record) or record.is_cut:
+            return record
+        (whole,) = await read_history(connection, [Place(job_id, START)])
+    last = newest(whole or record)
+    raise ApiError("cursor_ahead", f"job {job_id} has no event {after} yet, its newest is {last}; start without one")
+
+
+def _cursor_of(request: Request) -> Cursor | None:
+    """None: that of the newest event."""
+    said = request.headers.getlist("last-event-id")
+    said += read_query(request, JOB_PARAMETERS).values()
+    if not said or said == [""]:
+        return START
+    cursor = read_cursor(said[0])
+    if (cursor is None and said[0] != NOW) or len(set(said)) > 1:
+        raise ApiError(
+            "bad_cursor", f"Last-Event-ID (or after) must be the id of an event, like 1-0, or {NOW}; or be left out"
+        )
+    return cursor
+
+
+# -- everybody's events -------------------------------------------------------------------------------------------
+
+
+async def all_events(call: Call) -> Any:
+    return EventStream(call.request, _all_events(call, read_query(call.request, ALL_PARAMETERS)))
+
+
+async def _all_events(call: Call, filters: dict[str, str]) -> AsyncIterator[bytes]:
+    yield event_part("hello", {"filters": filters}, retry=True)
+    with call.services.tailer.listening() as listener:
+        while not listener.is_over:
+            notes = await listener.next(HEARTBEAT_S)
+            parts = [_note_part(note) for note in notes if _fits(note, filters)]
+            yield b"".join(parts) if parts or notes else b": \n\n"
+
+
+def _fits(note: Note, filters: dict[str, str]) -> bool:
+    return note.type == "gap" or all(getattr(note, name) == value for name, value in filters.items())
+
+
+def _note_part(note: Note) -> bytes:
+    if note.type == "gap":
+        return event_part("gap", {"ts": note.ts})
+    return event_part(
+        note.type,
+        {
+            "job_id": str(note.job_id),
+            "type": note.type,
+            "ts": note.ts,
+            "task": note.task,
+            "queue": note.queue,
+            "attempt": note.attempt,
+        },
+    )
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def event_part(kind: str, data: object, *, retry: bool = False) -> bytes:
+    """One event without an id; `retry` tells the client how soon to come back."""
+    hint = b"retry: %d\n" % RETRY_MS if retry else b""
+    return hint + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/v1/jobs/{id}/events",
+        "client",
+        job_events,
+        "Follow the events of a job, live or from any of them on",
+        {200: None},
+        problems=("bad_cursor", "cursor_ahead", "gone_job", "unknown_job", "invalid"),
+        parameters=JOB_PARAMETERS,
+        media_type=MEDIA_TYPE,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/events",
+        "client",
+        all_events,
+        "Follow what happens to all jobs, from now on",
+        {200: None},
+        problems=("invalid",),
+        parameters=ALL_PARAMETERS,
+        media_type=MEDIA_TYPE,
+    ),
+)

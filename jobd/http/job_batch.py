@@ -1,0 +1,137 @@
+"""`POST /v1/jobs/batch`: many jobs in one commit, all or none; a JSON array, or one JSON object a line.
+
+Each item is checked by itself, with the limits of a single submit, and the first that is bad is named by its place;
+only what breaks the array as such has none.
+While a long batch is checked, other requests get their turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from anyio.lowlevel import checkpoint
+
+from jobd.http.answers import missing, reading
+from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
+from jobd.http.endpoint import JSON, Call, Endpoint, json_answer
+from jobd.http.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
+from jobd.http.submit import booked, key_in, new_job
+from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
+from jobd.lifecycle.waiting import statuses_of
+from jobd.wire import gateway as wire
+from jobd.wire.json_check import BadPayload, HasBom, NotJson, NotUtf8, TooDeep, check_json
+from jobd.wire.problems import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.responses import Response
+
+    from jobd.lifecycle.enqueue import Enqueued, IdempotencyKey, NewJob
+
+BODY_BYTES = 64 * 1024 * 1024
+LINES = "application/x-ndjson"
+#: For a larger body it takes too long to find the name of a fault that breaks the whole array.
+NAMED_BYTES = 1024 * 1024
+#: Items checked in one go: some milliseconds.
+STRETCH = 50
+
+_BOM = b"\xef\xbb\xbf"
+_decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+async def submit_batch(call: Call) -> Response:
+    call.services.disk.check()
+    check_content_type(call.request, JSON_TYPES | {LINES})
+    key = key_in(call)
+    body = await read_bytes(call.request, BODY_BYTES)
+    items = _lines(body) if call.request.headers["content-type"].lower() == LINES else _array(body)
+    if not items:
+        raise ApiError("invalid", "the batch is empty; send 1 to 10 000 jobs")
+    if len(items) > wire.MAX_BATCH:
+        raise ApiError("too_many_items", f"the batch has {len(items)} jobs, the limit is {wire.MAX_BATCH}")
+    whole = None if key is None else booked(call, key, "/v1/jobs/batch", body)
+    jobs = await _new_jobs(call, items, whole)
+    answers = await call.services.engine.enqueue_whole(jobs)
+    await _refuse_first_refused(call, answers)
+    return json_answer(wire.BatchAnswer(await _entries(call, answers)), 202)
+
+
+def _lines(body: bytes) -> list[bytes]:
+    if body.startswith(_BOM):
+        raise HasBom("the body begins with a byte order mark; send it without")
+    return [line for line in body.split(b"\n") if line.strip()]
+
+
+def _array(body: bytes) -> Sequence[bytes]:
+    try:
+        return [bytes(item) for item in _decode_array(body)]
+    except RecursionError:
+        raise TooDeep("the JSON is nested deeper than 32") from None
+    except msgspec.ValidationError:
+        raise ApiError("invalid", "a batch must be a JSON array of jobs, or one job a line as " + LINES) from None
+    except UnicodeDecodeError:
+        raise NotUtf8("the JSON is not valid UTF-8") from None
+    except msgspec.DecodeError as error:
+        if len(body) <= NAMED_BYTES:
+            check_json(body, NAMED_BYTES)  # it has names for these faults
+        raise NotJson(f"not JSON: {error}") from None
+
+
+async def _new_jobs(call: Call, items: Sequence[bytes], whole: IdempotencyKey | None) -> list[NewJob]:
+    config = call.services.config()
+    jobs = []
+    for index, item in enumerate(items):
+        if index % STRETCH == STRETCH - 1:
+            await checkpoint()
+        try:
+            key = None if whole is None else _part(whole, index)
+            jobs.append(new_job(item, config, key, call.services.runners))
+        except (ApiError, BadPayload) as error:
+            detail = error.detail if isinstance(error, ApiError) else str(error)
+            raise ApiError(error.code, f"item {index}: {detail}; nothing was accepted", index=index) from None
+    return jobs
+
+
+def _part(whole: IdempotencyKey, index: int) -> IdempotencyKey:
+    """The key of one item: with a space, which no key that a client sends can have."""
+    return msgspec.structs.replace(whole, key=f"{whole.key} {index}")
+
+
+async def _refuse_first_refused(call: Call, answers: Sequence[Enqueued]) -> None:
+    for index, answer in enumerate(answers):
+        if isinstance(answer, KeyBusy):
+            raise key_busy()
+        if isinstance(answer, KeyMismatch):
+            raise key_mismatch(index)
+        if isinstance(answer, QueueFull):
+            raise await queue_full(call, answer.queue, index)
+
+
+async def _entries(call: Call, answers: Sequence[Enqueued]) -> list[wire.BatchEntry]:
+    old = {answer.job_id for answer in answers if isinstance(answer, Existing)}
+    with reading(call.services) as connection:
+        statuses = await statuses_of(connection, old) if old else {}
+        for job_id in old - statuses.keys():
+            raise await missing(connection, job_id)
+    return [
+        wire.BatchEntry(
+            answer.job_id,
+            statuses.get(answer.job_id, "queued"),  # type: ignore[arg-type]  # the table has no other words
+            not isinstance(answer, Created),
+        )
+        for answer in answers
+        if isinstance(answer, Created | Existing)
+    ]
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/v1/jobs/batch", "client", submit_batch, "Submit many jobs, all or none", {202: wire.BatchAnswer}),
+        problems=(*SUBMIT_PROBLEMS, "too_many_items"),
+        body=list[wire.Submit],
+        parameters=(IDEMPOTENCY_KEY,),
+        body_types=(JSON, LINES),
+    ),
+)

@@ -1,0 +1,241 @@
+"""How an attempt ends, told by a worker over HTTP: complete, fail or release. The contract is in `wire/worker.py`.
+
+A report that is refused is an answer (200 with `ok` false), since the worker has to act on it. A problem document means
+that the report could not be read (the lease stands as it was: report something else) or that what came of it is not
+known (report the same again: it is idempotent by attempt).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from anyio import to_thread
+from msgspec import UNSET
+
+from jobd.engine.results import ResultNotKept
+from jobd.host.masking import masked_text
+from jobd.http.answers import reading
+from jobd.http.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
+from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.worker import check_worker_id, token_in
+from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
+from jobd.job.status import AttemptOutcome
+from jobd.lifecycle.complete import Completion
+from jobd.lifecycle.fail import Failure
+from jobd.lifecycle.report import Held
+from jobd.lifecycle.waiting import statuses_of
+from jobd.wire import worker as wire
+from jobd.wire.json_check import TooDeep, check_json
+from jobd.wire.problems import ApiError
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from starlette.responses import Response
+
+    from jobd.lifecycle.fail import Ended
+    from jobd.lifecycle.report import Refusal
+
+log = logging.getLogger(__name__)
+
+#: Reports up to this are read right away.
+AT_ONCE_BYTES = 256 * 1024
+#: When to try again after the disk was full.
+NOT_KEPT_S = 5
+#: What a report may have around its result.
+ENVELOPE_BYTES = 16 * 1024
+#: Of an error, with all that is going to be cut from its stack.
+ERROR_BYTES = 16 * 1024 * 1024
+MESSAGE_BYTES = 4 * 1024
+STACK_BYTES = 16 * 1024
+
+# Complete
+
+
+class _Completion(NamedTuple):
+    #: Without the result.
+    report: wire.CompleteRequest
+    result: bytes
+    outcome_hash: bytes
+
+
+async def complete(call: Call) -> Response:
+    limit = call.services.config().limits.result_bytes
+    report, result, outcome_hash = await _read_completion(call, limit)
+    if len(result) > limit:
+        raise ApiError(
+            "too_large",
+            f"the result has {len(result)} bytes, more than limits.result_bytes = {limit}; keep it elsewhere and report"
+            " where, or call fail",
+        )
+    completion = await _with_result(
+        call,
+        Completion(
+            job_id=report.job_id,
+            attempt_id=report.attempt_id,
+            lease_token=token_in(report.lease_token),
+            outcome_hash=outcome_hash,
+        ),
+        result,
+    )
+    answer = await call.services.engine.complete(completion)
+    if isinstance(answer, (Completed, AlreadyFinished)):
+        replay = True if isinstance(answer, AlreadyFinished) else UNSET
+        return json_answer(wire.CompleteAnswer(ok=True, ack=True, replay=replay))
+    # The file stays, for a row may name it: the same result was accepted before. If none does, the janitor sweeps it.
+    reason = await _reason(call, report.job_id, answer)
+    return json_answer(wire.CompleteAnswer(ok=False, ack=True, reason=reason))
+
+
+async def _read_completion(call: Call, limit: int) -> _Completion:
+    check_content_type(call.request, JSON_TYPES)
+    raw = await read_bytes(call.request, limit + ENVELOPE_BYTES)
+    try:
+        if len(raw) <= AT_ONCE_BYTES:
+            told = _completion_in(raw)
+        else:  # in a thread, since this takes some milliseconds a megabyte
+            told = await to_thread.run_sync(_completion_in, raw, limiter=call.services.results.limiter)
+    except TooDeep as error:  # nothing but the result can be
+        raise ApiError("result_too_deep", f"{error}; report it as text, or call fail") from None
+    check_worker_id(told.report.worker_id)
+    return told
+
+
+def _completion_in(raw: bytes) -> _Completion:
+    report = convert(check_json(raw, len(raw)), wire.CompleteRequest)
+    result = msgspec.json.encode(report.result, order="deterministic")
+    return _Completion(msgspec.structs.replace(report, result=None), result, hashlib.sha256(result).digest())
+
+
+async def _with_result(call: Call, completion: Completion, result: bytes) -> Completion:
+    """The report with its result in it, or with the file that it now lies in."""
+    try:
+        result_ref = await call.services.results.keep(completion, result)
+    except ResultNotKept as error:
+        log.error("%s", error)
+        raise ApiError(
+            "result_not_kept",
+            f"jobd's disk does not take the result of {len(result)} bytes; report it again in a while, or call fail",
+            headers={"Retry-After": str(NOT_KEPT_S)},
+        ) from None
+    if result_ref is not None:
+        return msgspec.structs.replace(completion, result_ref=result_ref)
+    return msgspec.structs.replace(completion, result=result.decode())
+
+
+# Fail
+
+
+async def fail(call: Call) -> Response:
+    report = await read_json(call.request, wire.FailRequest, ERROR_BYTES)
+    check_worker_id(report.worker_id)
+    error = msgspec.json.encode(_kept(report.error), order="deterministic")
+    answer = await call.services.engine.fail(
+        Failure(
+            job_id=report.job_id,
+            attempt_id=report.attempt_id,
+            lease_token=token_in(report.lease_token),
+            error=error.decode(),
+            retryable=report.error.retryable,
+            outcome_hash=hashlib.sha256(error).digest(),
+        )
+    )
+    return json_answer(await _failed(call, report.job_id, answer))
+
+
+async def _failed(call: Call, job_id: UUID, answer: Ended | Refusal) -> wire.FailAnswer:
+    if isinstance(answer, Requeued):
+        retry_at = datetime.fromtimestamp(answer.run_after, timezone.utc)
+        return wire.FailAnswer(ok=True, ack=True, requeued=True, dlq=False, retry_at=retry_at)
+    if isinstance(answer, DeadLettered):
+        return wire.FailAnswer(ok=True, ack=True, requeued=False, dlq=True)
+    if isinstance(answer, Canceled):
+        return wire.FailAnswer(ok=True, ack=True, requeued=False, dlq=False, reason="canceled")
+    if isinstance(answer, AlreadyFinished):
+        return wire.FailAnswer(
+            ok=True,
+            ack=True,
+            requeued=answer.requeued,
+            dlq=answer.dead_lettered,
+            reason="canceled" if answer.outcome is AttemptOutcome.CANCELED else UNSET,
+            replay=True,
+        )
+    reason = await _reason(call, job_id, answer)
+    return wire.FailAnswer(ok=False, ack=True, requeued=False, dlq=False, reason=reason)
+
+
+def _kept(error: wire.JobError) -> wire.JobError:
+    """The error as it is stored: of bounded size, and without the passwords of URLs."""
+    return msgspec.structs.replace(
+        error,
+        message=masked_text(_cut(error.message, MESSAGE_BYTES)),
+        stack=None if error.stack is None else masked_text(_cut(error.stack, STACK_BYTES)),
+    )
+
+
+def _cut(text: str, most: int) -> str:
+    """So many bytes of UTF-8 at most, and whole characters."""
+    return text if len(text) * 4 <= most else text[:most].encode()[:most].decode(errors="ignore")
+
+
+# Release
+
+
+async def release(call: Call) -> Response:
+    report = await read_json(call.request, wire.ReleaseRequest, ENVELOPE_BYTES)
+    check_worker_id(report.worker_id)
+    lease_token = token_in(report.lease_token)
+    held = Held(job_id=report.job_id, attempt_id=report.attempt_id, lease_token=lease_token)
+    return json_answer(await _released(call, report.job_id, await call.services.engine.release(held)))
+
+
+async def _released(call: Call, job_id: UUID, answer: Requeued | Canceled | Refusal) -> wire.ReleaseAnswer:
+    if isinstance(answer, Requeued):
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=True)
+    if isinstance(answer, Canceled):
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=False, reason="canceled")
+    if isinstance(answer, AlreadyFinished):
+        if answer.outcome is AttemptOutcome.CANCELED:
+            return wire.ReleaseAnswer(ok=True, ack=True, requeued=False, reason="canceled", replay=True)
+        return wire.ReleaseAnswer(ok=True, ack=True, requeued=True, replay=True)
+    return wire.ReleaseAnswer(ok=False, ack=True, requeued=False, reason=await _reason(call, job_id, answer))
+
+
+# Refusals
+
+
+async def _reason(call: Call, job_id: UUID, answer: Refusal) -> wire.ReportReason:
+    if isinstance(answer, Conflicting):
+        return "conflicting_outcome"
+    with reading(call.services) as connection:
+        status = (await statuses_of(connection, [job_id])).get(job_id)
+    if status is None:
+        return "unknown_job"
+    return "canceled" if status == "canceled" else "superseded"
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("POST", "/internal/worker/complete", "worker", complete),
+        "Report a job as done, with its result",
+        {200: wire.CompleteAnswer},
+        ("result_not_kept", "result_too_deep", "too_large"),
+        wire.CompleteRequest,
+    ),
+    Endpoint(
+        *("POST", "/internal/worker/fail", "worker", fail),
+        "Report that an attempt failed",
+        {200: wire.FailAnswer},
+        body=wire.FailRequest,
+    ),
+    Endpoint(
+        *("POST", "/internal/worker/release", "worker", release),
+        "Hand a job back unfinished; the attempt is not charged",
+        {200: wire.ReleaseAnswer},
+        body=wire.ReleaseRequest,
+    ),
+)

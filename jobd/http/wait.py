@@ -1,0 +1,25 @@
+"""Waiting for a job to end: by the tailer that reads for all who follow jobs here, told of nothing but the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from jobd.http.hang_up import while_wanted
+from jobd.job.history import BEYOND
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from starlette.requests import Request
+
+    from jobd.follow.jobs import Tailer
+
+
+async def wait_for_job(tailer: Tailer, request: Request, job_id: UUID, wait_s: float) -> None:
+    """Wait for the job, but no longer than this, nor than the client is there, nor than the gateway goes on."""
+    async with while_wanted(request.app.state.in_flight, request.receive):
+        with anyio.move_on_after(wait_s), tailer.reading(job_id, BEYOND) as reader:
+            while not reader.is_over:
+                await reader.next(wait_s)

@@ -1,0 +1,79 @@
+"""`GET /v1/workers`: who works right now, and on what."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from jobd.http.answers import reading
+from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.query import read_query
+from jobd.http.worker import RAW_OWNER
+from jobd.lifecycle.workers import HeldJob as Held
+from jobd.lifecycle.workers import Holder, list_held_jobs, list_workers
+from jobd.wire import workers as wire
+from jobd.wire.milliseconds import ms
+from jobd.wire.progress import share_in
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
+
+PAGE = 100
+PARAMETERS = (
+    Parameter("limit", wire.WorkerLimit, "At most so many workers; 100 without it."),
+    Parameter("held", wire.HeldLimit, "At most so many of the jobs that they hold; none without it."),
+)
+#: How the slots of a jobd are called: its host and the id of this start.
+_NODE = re.compile(r"[^:]+:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+async def get_workers(call: Call) -> Response:
+    query = read_query(call.request, PARAMETERS)
+    most_held = query.get("held", 0)
+    with reading(call.services) as connection:
+        holders, total = await list_workers(connection, most=query.get("limit", PAGE))
+        held = await list_held_jobs(connection, most=most_held) if most_held else []
+    workers = [_worker(one) for one in holders]
+    return json_answer(wire.Workers(workers=workers, total=total, held=[_held(one) for one in held]))
+
+
+def _worker(holder: Holder) -> wire.Worker:
+    return wire.Worker(
+        worker_id=holder.owner_id,
+        kind=kind_of(holder.owner_id),
+        jobs=holder.jobs,
+        oldest_lease_ts=ms(holder.oldest_lease_at),
+        last_heartbeat_ts=ms(holder.heartbeat_at),
+        lease_expires_ts=ms(holder.lease_expires_at),
+    )
+
+
+def kind_of(owner_id: str) -> Literal["slots", "http", "redis"]:
+    if owner_id.startswith(RAW_OWNER):
+        return "redis"
+    return "slots" if _NODE.fullmatch(owner_id) else "http"
+
+
+def _held(job: Held) -> wire.HeldJob:
+    return wire.HeldJob(
+        job_id=job.job_id,
+        task=job.task,
+        queue=job.queue,
+        worker_id=job.owner_id,
+        attempt=job.attempt_no,
+        started_ts=ms(job.acquired_at),
+        cancel_requested=job.cancel_requested,
+        progress=None if job.data is None else share_in(msgspec.json.decode(job.data)),
+        step=job.step or "",
+    )
+
+
+ENDPOINTS = (
+    Endpoint(
+        *("GET", "/v1/workers", "client", get_workers, "Who holds jobs, and which", {200: wire.Workers}),
+        problems=("invalid",),
+        parameters=PARAMETERS,
+    ),
+)
