@@ -23,7 +23,7 @@ from jobd.client.answers import Job
 from jobd.client.errors import Conflict, WaitTimeout
 from jobd.client.following import EventFlow, Follower
 from jobd.client.retrying import Patience, answered
-from jobd.client.steps import Flow, Pause, Request, Settings
+from jobd.client.sansio import Flow, Pause, Request, Settings
 from jobd.wire import gateway as wire
 
 if TYPE_CHECKING:

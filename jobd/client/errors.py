@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.client.steps import Lost, Reply
+from jobd.client.sansio import Lost, Reply
 from jobd.errors import JobdError
 
 if TYPE_CHECKING:
-    from jobd.client.steps import Request, Settings
+    from jobd.client.sansio import Request, Settings
 
 #: An answer may carry one of these because of a proxy, too, while jobd starts again.
 PASSING = frozenset({429, 502, 503, 504})

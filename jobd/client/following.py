@@ -14,7 +14,7 @@ import msgspec
 from jobd.client.answers import Event, is_final
 from jobd.client.errors import BadAnswer
 from jobd.client.retrying import Patience, decoded, pause_or_raise
-from jobd.client.steps import Lost, Open, Read, Reply, Request, Settings, Step
+from jobd.client.sansio import Lost, Open, Read, Reply, Request, Settings, Step
 from jobd.job.history import read_cursor
 from jobd.wire.milliseconds import ms
 from jobd.wire.sse import Message, Parser

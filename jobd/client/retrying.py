@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from jobd.client.errors import PASSING, ApiProblem, BadAnswer, ClientError, error_of
-from jobd.client.steps import Flow, Pause, Reply, Send
+from jobd.client.sansio import Flow, Pause, Reply, Send
 
 if TYPE_CHECKING:
-    from jobd.client.steps import Lost, Request, Settings
+    from jobd.client.sansio import Lost, Request, Settings
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import httpx
 
-from jobd.client import calls, house
+from jobd.client import calls
+from jobd.client import operations as house
 from jobd.client import tickets as desk
 from jobd.client.answers import Event
-from jobd.client.steps import Lost, Open, Pause, Reply, Send
+from jobd.client.sansio import Lost, Open, Pause, Reply, Send
 from jobd.client.transport import Caller, built, lost_by, reply_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jobd.client.following import EventFlow
-    from jobd.client.steps import Flow, Settings, Step
+    from jobd.client.sansio import Flow, Settings, Step
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -17,12 +17,12 @@ from jobd.client.answers import Ticket, TicketPage, Trail
 from jobd.client.calls import GIVE_UP_S, Payload, payload_json
 from jobd.client.following import EventFlow, TicketFollower
 from jobd.client.retrying import answered
-from jobd.client.steps import Request
+from jobd.client.sansio import Request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jobd.client.steps import Flow, Settings
+    from jobd.client.sansio import Flow, Settings
 
 TicketId: TypeAlias = str | UUID
 

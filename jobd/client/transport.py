@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import httpx
 
 from jobd import __version__
-from jobd.client.steps import Lost, Reply, Settings
+from jobd.client.sansio import Lost, Reply, Settings
 from jobd.client.target import target_of, token_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from jobd.client.steps import Request
+    from jobd.client.sansio import Request
 
 #: For each answer.
 TIMEOUT_S = 10.0

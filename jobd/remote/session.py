@@ -14,7 +14,7 @@ import msgspec
 
 from jobd.client import ApiProblem, AsyncClient, ClientError
 from jobd.client.retrying import Patience, answered
-from jobd.client.steps import Request
+from jobd.client.sansio import Request
 from jobd.remote.pace import LONGEST_PAUSE_S, Pace
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ import msgspec
 
 from jobd.client.answers import DeadLetters, Workers
 from jobd.client.retrying import answered
-from jobd.client.steps import Request
+from jobd.client.sansio import Request
 from jobd.wire import gateway as wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jobd.client.calls import JobId
-    from jobd.client.steps import Flow, Settings
+    from jobd.client.sansio import Flow, Settings
 
 
 def queues(settings: Settings) -> Flow[list[wire.QueueObject]]:
