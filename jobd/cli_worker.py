@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
     from jobd.config.model import Config
-    from jobd.remote.worker import Outcome
+    from jobd.worker.worker import Outcome
 
 MOST_SLOTS = 1024
 
@@ -80,7 +80,7 @@ def worker(
     """
     if token is not None and token_file is not None:
         raise click.UsageError("--token and --token-file exclude each other")
-    from jobd.remote.worker import Place, Worker, with_queues  # httpx takes a while to import
+    from jobd.worker.worker import Place, Worker, with_queues  # httpx takes a while to import
 
     loaded = config_load.load(Path(file) if file is not None else None, os.environ, {"data_dir": data_dir})
     config = with_queues(with_own_folder(loaded.config, data_dir), queues, slots)

@@ -381,7 +381,7 @@ def test_wrong_use_is_told(arguments: tuple[str, ...], code: int, said: str) -> 
 
 def test_worker_needs_no_server_and_no_client_of_one() -> None:
     program = (
-        "import sys, jobd.cli, jobd.remote.worker\n"
+        "import sys, jobd.cli, jobd.worker.worker\n"
         "print([name for name in sys.modules if 'embedded' in name or name in ('redis', 'jobd.daemon', 'hypercorn')])"
     )
 

@@ -16,14 +16,14 @@ from jobd.config.model import Config, Leases
 from jobd.engine.engine import Engine
 from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.claim import Ask, ClaimedJob
-from jobd.remote.claims import Claims as RemoteClaims
-from jobd.remote.engine import RemoteEngine
-from jobd.remote.session import Session
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from jobd.tasks.mock import MockRunner
 from jobd.tickets.pollers.claims import Claims, OwnerNames
+from jobd.worker.claims import Claims as RemoteClaims
+from jobd.worker.engine import RemoteEngine
+from jobd.worker.session import Session
 from tests.client.test_client_faults import Puppet, Said
 from tests.services.test_remote_calls import claimed, job, taken_from
 from tests.support.node import eventually, new_database, new_job

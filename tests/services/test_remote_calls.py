@@ -23,12 +23,12 @@ from jobd.leases.keeper import LeaseKeeper
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import Kept, OutOfStep, Telling
 from jobd.lifecycle.heartbeat import Beat, Renewal
-from jobd.remote.claims import Claims
-from jobd.remote.engine import CALL_BYTES, RemoteEngine
-from jobd.remote.guard import HttpLine
-from jobd.remote.session import Session
 from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
+from jobd.worker.claims import Claims
+from jobd.worker.engine import CALL_BYTES, RemoteEngine
+from jobd.worker.renewal_line import HttpLine
+from jobd.worker.session import Session
 from tests.client.test_client_faults import Puppet, Said, problem
 from tests.support.certificates import make_certificate
 
@@ -328,7 +328,7 @@ async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monk
         paused.append(high)
         return 0.0
 
-    monkeypatch.setattr("jobd.remote.claims.random.uniform", draw)
+    monkeypatch.setattr("jobd.worker.claims.random.uniform", draw)
     async with remote(claimed(), claimed(), claimed(), claimed(job())) as there:
         claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
 

@@ -9,7 +9,7 @@ import pytest
 
 from jobd.config.model import Config, Task
 from jobd.errors import DataDirRefused
-from jobd.remote.folder import own_folder
+from jobd.worker.folder import own_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

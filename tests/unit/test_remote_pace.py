@@ -9,8 +9,8 @@ import pytest
 
 from jobd.config.model import Config, Queue
 from jobd.errors import ConfigError
-from jobd.remote.pace import LONGEST_PAUSE_S, Pace
-from jobd.remote.worker import with_queues
+from jobd.worker.pace import LONGEST_PAUSE_S, Pace
+from jobd.worker.worker import with_queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 @pytest.fixture
 def longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest pause of those that may be drawn."""
-    monkeypatch.setattr("jobd.remote.pace.random.uniform", lambda low, high: high)
+    monkeypatch.setattr("jobd.worker.pace.random.uniform", lambda low, high: high)
 
 
 def pauses_of(pace: Pace, number: int, clock: Callable[[float], None]) -> list[float]:

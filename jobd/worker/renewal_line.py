@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.remote.engine import heartbeat_request, renewals_in
 from jobd.wire.worker import HeartbeatAnswer
+from jobd.worker.engine import heartbeat_request, renewals_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobd.job.model import LeaseLost
     from jobd.lifecycle.heartbeat import Beat, Renewal
-    from jobd.remote.session import Session
+    from jobd.worker.session import Session
 
 
 class HttpLine:

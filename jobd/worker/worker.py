@@ -25,14 +25,14 @@ from jobd.errors import ConfigError
 from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.watchdog import LeaseGuard
-from jobd.remote.claims import Claims
-from jobd.remote.engine import RemoteEngine, SentResults
-from jobd.remote.folder import own_folder
-from jobd.remote.guard import HttpLine
-from jobd.remote.session import Session
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
 from jobd.tasks.registry import make_runners, with_declared_tasks
+from jobd.worker.claims import Claims
+from jobd.worker.engine import RemoteEngine, SentResults
+from jobd.worker.folder import own_folder
+from jobd.worker.renewal_line import HttpLine
+from jobd.worker.session import Session
 
 if TYPE_CHECKING:
     import ssl

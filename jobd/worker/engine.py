@@ -20,10 +20,10 @@ from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.events import Kept, OutOfStep
 from jobd.lifecycle.heartbeat import Renewal
-from jobd.remote.session import is_about_the_body
 from jobd.tasks.runner import TaskFailed
 from jobd.wire import events as wire_events
 from jobd.wire import worker as wire
+from jobd.worker.session import is_about_the_body
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jobd.lifecycle.fail import Failure
     from jobd.lifecycle.heartbeat import Beat
     from jobd.lifecycle.report import Held
-    from jobd.remote.session import Session
+    from jobd.worker.session import Session
 
 #: Events of one call, with some room for their envelopes; what a single job has to tell at once always fits.
 CALL_BYTES = 3 << 20

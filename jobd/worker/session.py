@@ -15,7 +15,7 @@ import msgspec
 from jobd.client import ApiProblem, AsyncClient, ClientError
 from jobd.client.retrying import Patience, answered
 from jobd.client.sansio import Request
-from jobd.remote.pace import LONGEST_PAUSE_S, Pace
+from jobd.worker.pace import LONGEST_PAUSE_S, Pace
 
 if TYPE_CHECKING:
     import ssl

@@ -24,15 +24,15 @@ from jobd.config.model import Leases
 from jobd.errors import ServerRefused, TokenRefused
 from jobd.lifecycle.claim import ClaimedJob
 from jobd.lifecycle.report import Held
-from jobd.remote.session import is_about_the_body
 from jobd.stream.keys import stream_of
 from jobd.wire import worker as wire
+from jobd.worker.session import is_about_the_body
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from jobd.remote.session import Session
     from jobd.supervise.service import Handle
+    from jobd.worker.session import Session
 
 log = logging.getLogger(__name__)
 
