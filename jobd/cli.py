@@ -105,7 +105,7 @@ def serve(file: str | None, data_dir: str | None, host: str | None, port: int | 
     loaded = load(file, data_dir, host, port)
     logs.set_up(loaded.config.log.level, loaded.config.log.format, environ=os.environ)
     note(loaded)
-    from jobd.daemon import Daemon  # the servers' clients take a while to import
+    from jobd.serve.daemon import Daemon  # the servers' clients take a while to import
 
     daemon = Daemon(loaded, reload=lambda: load(file, data_dir, host, port))
 
@@ -210,7 +210,7 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup:
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
     """Check everything jobd stands on, and say what is wrong and what to do. Changes nothing."""
-    from jobd.doctor import Verdict, examine
+    from jobd.serve.doctor import Verdict, examine
 
     findings = run_async(examine, lambda: load(file, data_dir))
     bad = any(finding.verdict is Verdict.BAD for finding in findings)

@@ -382,7 +382,8 @@ def test_wrong_use_is_told(arguments: tuple[str, ...], code: int, said: str) -> 
 def test_worker_needs_no_server_and_no_client_of_one() -> None:
     program = (
         "import sys, jobd.cli, jobd.worker.worker\n"
-        "print([name for name in sys.modules if 'embedded' in name or name in ('redis', 'jobd.daemon', 'hypercorn')])"
+        "known = ('redis', 'jobd.serve.daemon', 'hypercorn')\n"
+        "print([name for name in sys.modules if 'jobd.servers' in name or name in known])"
     )
 
     ended = subprocess.run(
