@@ -1,4 +1,4 @@
-from jobd.cli import main
+from jobd.cli.main import main
 
 if __name__ == "__main__":
     main()

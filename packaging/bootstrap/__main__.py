@@ -42,7 +42,7 @@ def start(tree: str) -> None:
     # Children that run `python -m jobd...` find it too; the commands of tasks get an environment of their own.
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != tree]
     os.environ["PYTHONPATH"] = os.pathsep.join([tree, *known])
-    from jobd.cli import main as run
+    from jobd.cli.main import main as run
 
     run()
 

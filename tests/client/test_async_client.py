@@ -79,7 +79,7 @@ async def test_a_cancelled_wait_leaves_the_client_usable(client: AsyncClient) ->
 # -- imports ------------------------------------------------------------------------------------------------------
 
 UNUSED = {
-    "import jobd.cli": ("httpx", "httpcore", "starlette", "hypercorn", "asyncpg", "redis"),
+    "import jobd.cli.main": ("httpx", "httpcore", "starlette", "hypercorn", "asyncpg", "redis"),
     "import jobd.serve.daemon": ("httpx", "httpcore"),
     "from jobd import Client, AsyncClient": ("starlette", "hypercorn", "asyncpg", "redis", "uvloop"),
 }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.cli import main
-from jobd.cli_ticket_show import trail_rows
+from jobd.cli.main import main
+from jobd.cli.ticket.show import trail_rows
 from jobd.client import Client, Trail
 from tests.support.terminal import terminal
 

@@ -11,7 +11,7 @@ import pytest
 from click.shell_completion import BashComplete
 
 from jobd import Client
-from jobd.cli import cli
+from jobd.cli.main import cli
 from tests.support.daemon import environment, run_jobd
 
 if TYPE_CHECKING:

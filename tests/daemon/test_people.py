@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.cli import main
+from jobd.cli.main import main
 from tests.support.daemon import environment, poll
 from tests.support.depot import Depot, depot
 from tests.support.proxy import proxy

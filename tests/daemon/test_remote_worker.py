@@ -381,7 +381,7 @@ def test_wrong_use_is_told(arguments: tuple[str, ...], code: int, said: str) -> 
 
 def test_worker_needs_no_server_and_no_client_of_one() -> None:
     program = (
-        "import sys, jobd.cli, jobd.worker.worker\n"
+        "import sys, jobd.cli.main, jobd.worker.worker\n"
         "known = ('redis', 'jobd.serve.daemon', 'hypercorn')\n"
         "print([name for name in sys.modules if 'jobd.servers' in name or name in known])"
     )

@@ -41,7 +41,7 @@ def deb(tmp_path: Path) -> Path:
 
 
 def build(out: Path, tags: tuple[str, ...], **variables: str) -> Path:
-    trees = {tag: {"jobd/cli.py": File(b"", False)} for tag in tags}
+    trees = {tag: {"jobd/cli/main.py": File(b"", False)} for tag in tags}
     bundle.write(out / "jobd-aarch64.pyz", trees, version="1.2.dev3", target="aarch64", glibc="2.28")
     command = [sys.executable, str(TOP / "packaging" / "build_deb.py"), "--target", "aarch64", "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, **variables})

@@ -36,7 +36,7 @@ def main():
 """
 FILES = {
     "jobd/__init__.py": File(b"", False),
-    "jobd/cli.py": File(ECHO, False),
+    "jobd/cli/main.py": File(ECHO, False),
     "jobd/there.py": File(b"print('child found', __file__)\n", False),
     "server/bin/run": File(b'#!/bin/sh\ncat "$(dirname "$0")/../lib/neighbour"\n', True),
     "server/lib/neighbour": File(b"the neighbour answers\n", False),

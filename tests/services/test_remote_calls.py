@@ -13,7 +13,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.cli_worker import trusting
+from jobd.cli.worker import trusting
 from jobd.client import ClientError
 from jobd.config.model import Config, Leases
 from jobd.errors import ServerRefused, TokenRefused, root_cause

@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from jobd.cli_run import TURN_S, run_async
+from jobd.cli.running import TURN_S, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from msgspec import Raw
 
-from jobd.cli_later import COMPLETION, JOBS, Later
-from jobd.cli_payload import merged, read_values
-from jobd.cli_show import bar, event_line, indented, one_line, plain
-from jobd.cli_table import Column, ago, lasting, table_lines
+from jobd.cli.lazy import COMPLETION, JOBS, Later
+from jobd.cli.payload import merged, read_values
+from jobd.cli.show import bar, event_line, indented, one_line, plain
+from jobd.cli.table import Column, ago, lasting, table_lines
 from jobd.client import Event
 from tests.support.daemon import environment
 
@@ -129,7 +129,7 @@ def test_values_that_cannot_be_are_named(text: str, words: str) -> None:
 
 
 def test_help_loads_nothing_that_takes_long() -> None:
-    asked = "from jobd.cli import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
+    asked = "from jobd.cli.main import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
 
     done = subprocess.run(
         [sys.executable, "-c", f"import sys\n{asked}"], env=environment({}), capture_output=True, text=True, timeout=18
@@ -137,8 +137,8 @@ def test_help_loads_nothing_that_takes_long() -> None:
 
     help_text, _, modules = done.stdout.rpartition("\n[")
     assert "completion " in help_text
-    assert "'jobd.cli_later'" in modules
-    for slow in ("rich", "httpx", "asyncpg", "jobd.client", "jobd.cli_jobs", "jobd.cli_top"):
+    assert "'jobd.cli.lazy'" in modules
+    for slow in ("rich", "httpx", "asyncpg", "jobd.client", "jobd.cli.jobs", "jobd.cli.top.command"):
         assert f"'{slow}'" not in modules
 
 

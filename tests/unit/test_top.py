@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from jobd.cli_top_frame import frame, shared_out
-from jobd.cli_top_look import Look, Rates, Seen
+from jobd.cli.top.frame import frame, shared_out
+from jobd.cli.top.rates import Look, Rates, Seen
 from jobd.client import DeadLetter, DeadLetters, HeldJob, QueueObject, Stats, Totals, Unreachable, Worker, Workers
 
 AWAY = Unreachable("stats", status=0, code="unreachable", detail="no answer")

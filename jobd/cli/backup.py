@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd.cli_run import run_async, show_progress
+from jobd.cli.running import run_async, show_progress
 from jobd.config import load as config_load
 from jobd.host import logs
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from jobd.cli_show import one_line
+from jobd.cli.show import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

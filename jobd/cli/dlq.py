@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from jobd.cli_complete import complete_jobs, complete_queues, complete_tasks
-from jobd.cli_list import pages, show_json
-from jobd.cli_run import show_progress
-from jobd.cli_show import moment, note
-from jobd.cli_table import Column, ago, is_terminal, show_rows
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_jobs, complete_queues, complete_tasks
+from jobd.cli.listing import pages, show_json
+from jobd.cli.running import show_progress
+from jobd.cli.show import moment, note
+from jobd.cli.table import Column, ago, is_terminal, show_rows
+from jobd.cli.target import where_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 import msgspec
 
-from jobd.cli_run import show_progress
-from jobd.cli_show import bar, error_text, event_line, note, one_line, text_in
+from jobd.cli.running import show_progress
+from jobd.cli.show import bar, error_text, event_line, note, one_line, text_in
 from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:

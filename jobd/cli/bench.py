@@ -7,7 +7,7 @@ import os
 import click
 import msgspec
 
-from jobd.cli_run import run_async, show_progress
+from jobd.cli.running import run_async, show_progress
 from jobd.host import logs
 from jobd.host.masking import masked_url
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd.cli_complete import complete_tickets
-from jobd.cli_jobs import for_each
-from jobd.cli_table import is_terminal
-from jobd.cli_ticket_fields import by_option
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_tickets
+from jobd.cli.jobs import for_each
+from jobd.cli.table import is_terminal
+from jobd.cli.target import where_options
+from jobd.cli.ticket.fields import by_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

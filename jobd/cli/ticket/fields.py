@@ -12,7 +12,7 @@ import click
 import msgspec
 from msgspec import Raw
 
-from jobd.cli_payload import read_payload, read_values
+from jobd.cli.payload import read_payload, read_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from jobd.cli_run import run_async
-from jobd.cli_where import PATIENCE_S, Place, place_options
+from jobd.cli.running import run_async
+from jobd.cli.target import PATIENCE_S, Place, place_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from jobd import AsyncClient
-    from jobd.cli_top_look import Seen
+    from jobd.cli.top.rates import Seen
 
 #: For each answer; longer than that, jobd counts as away.
 TIMEOUT_S = 5.0
@@ -64,8 +64,8 @@ def top(place: Place, interval: float, once: bool) -> None:
 async def print_once(place: Place) -> None:
     from rich.console import Console
 
-    from jobd.cli_top_frame import frame
-    from jobd.cli_top_look import MOST, Seen, look
+    from jobd.cli.top.frame import frame
+    from jobd.cli.top.rates import MOST, Seen, look
 
     async with client_of(place, PATIENCE_S) as client:
         seen = Seen(place.url)
@@ -82,7 +82,7 @@ def client_of(place: Place, patience_s: float = 0.0) -> AsyncClient:
 
 class Top:
     def __init__(self, place: Place, interval_s: float) -> None:
-        from jobd.cli_top_look import Seen
+        from jobd.cli.top.rates import Seen
 
         self._place = place
         self._interval_s = interval_s
@@ -102,7 +102,7 @@ class Top:
                 await self._look_on(client, live)
 
     async def _look_on(self, client: AsyncClient, live: Live) -> None:
-        from jobd.cli_top_look import look
+        from jobd.cli.top.rates import look
         from jobd.client import Unavailable
 
         while True:
@@ -139,7 +139,7 @@ class Top:
                 self._draw(live)
 
     def _draw(self, live: Live) -> None:
-        from jobd.cli_top_frame import frame
+        from jobd.cli.top.frame import frame
 
         width, height = live.console.size
         live.update(frame(self._seen, width, height, self._interval_s), refresh=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.cli_show import compact, error_text, indented, moment, plain
+from jobd.cli.show import compact, error_text, indented, moment, plain
 from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from jobd.cli_show import bar, one_line
-from jobd.cli_table import ago, lasting
+from jobd.cli.show import bar, one_line
+from jobd.cli.table import ago, lasting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import JustifyMethod, RenderableType
 
-    from jobd.cli_top_look import Look, Rates, Seen
+    from jobd.cli.top.rates import Look, Rates, Seen
     from jobd.client import DeadLetter, HeldJob, QueueObject, Worker
 
 #: From here on there is room for what is good to know.

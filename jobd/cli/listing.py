@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd.cli_complete import complete_queues, complete_tasks
-from jobd.cli_show import moment, note
-from jobd.cli_table import Column, ago, is_terminal, lasting, show_rows
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_queues, complete_tasks
+from jobd.cli.show import moment, note
+from jobd.cli.table import Column, ago, is_terminal, lasting, show_rows
+from jobd.cli.target import where_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

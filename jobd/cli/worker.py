@@ -12,8 +12,8 @@ import click
 import msgspec
 
 import jobd
-from jobd.cli_run import run_async
-from jobd.cli_where import read_token
+from jobd.cli.running import run_async
+from jobd.cli.target import read_token
 from jobd.config import load as config_load
 from jobd.config.model import NAME_PATTERN
 from jobd.host import logs

@@ -9,16 +9,16 @@ import click
 import msgspec
 from msgspec import Raw
 
-from jobd.cli_complete import complete_tasks, complete_tickets
-from jobd.cli_follow import INTERRUPTED
-from jobd.cli_list import pages, show_json
-from jobd.cli_payload import merged
-from jobd.cli_show import moment, note
-from jobd.cli_table import Column, ago, is_terminal, show_rows
-from jobd.cli_ticket_decide import DECISIONS
-from jobd.cli_ticket_fields import by_option, field_options
-from jobd.cli_ticket_show import change_line, standing, ticket_lines, trail_rows
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_tasks, complete_tickets
+from jobd.cli.follow import INTERRUPTED
+from jobd.cli.listing import pages, show_json
+from jobd.cli.payload import merged
+from jobd.cli.show import moment, note
+from jobd.cli.table import Column, ago, is_terminal, show_rows
+from jobd.cli.target import where_options
+from jobd.cli.ticket.decide import DECISIONS
+from jobd.cli.ticket.fields import by_option, field_options
+from jobd.cli.ticket.show import change_line, standing, ticket_lines, trail_rows
 from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:

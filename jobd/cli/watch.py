@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jobd.cli_complete import complete_jobs
-from jobd.cli_follow import OUTCOMES, Followed, leave, show_outcome
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_jobs
+from jobd.cli.follow import OUTCOMES, Followed, leave, show_outcome
+from jobd.cli.target import where_options
 
 if TYPE_CHECKING:
     from jobd import Client

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from jobd.cli_complete import complete_jobs, complete_queues, complete_tasks
-from jobd.cli_follow import INTERRUPTED, OUTCOMES, Followed, leave, show_outcome
-from jobd.cli_payload import merged, read_payload, read_values
-from jobd.cli_show import job_lines, note
-from jobd.cli_table import is_terminal
-from jobd.cli_where import where_options
+from jobd.cli.completion import complete_jobs, complete_queues, complete_tasks
+from jobd.cli.follow import INTERRUPTED, OUTCOMES, Followed, leave, show_outcome
+from jobd.cli.payload import merged, read_payload, read_values
+from jobd.cli.show import job_lines, note
+from jobd.cli.table import is_terminal
+from jobd.cli.target import where_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -76,7 +76,7 @@ def _fitting(words: Iterator[tuple[str, str]], incomplete: str) -> list[Completi
 @contextmanager
 def _client(ctx: click.Context) -> Iterator[Client]:
     from jobd import Client
-    from jobd.cli_where import place_of
+    from jobd.cli.target import place_of
 
     said: Any = ctx.params.get
     place = place_of(said("url"), said("token_file"), said("file"), said("data_dir"))

@@ -13,11 +13,13 @@ import click
 import msgspec
 
 import jobd
-from jobd import cli_backup, cli_bench, cli_worker
 from jobd.auth.token import RESERVED_NAMES
-from jobd.cli_later import COMPLETION, JOBS, LaterGroup
-from jobd.cli_run import run_async
-from jobd.cli_worker import queue_names
+from jobd.cli import backup as cli_backup
+from jobd.cli import bench as cli_bench
+from jobd.cli import worker as cli_worker
+from jobd.cli.lazy import COMPLETION, JOBS, LaterGroup
+from jobd.cli.running import run_async
+from jobd.cli.worker import queue_names
 from jobd.config import load as config_load
 from jobd.config.show import public
 from jobd.config.show import rows as config_rows
@@ -274,7 +276,7 @@ def token_create(
       jobd token create --name jetson-7 --scope worker --queue gpu --expires-days 90
       export JOBD_TOKEN=$(jobd token create --name ci --scope client)
     """
-    from jobd.cli_token import create
+    from jobd.cli.token import create
 
     if queues and "worker" not in scopes:
         raise click.UsageError("--queue is for --scope worker")
@@ -291,7 +293,7 @@ def token_create(
 @click.option("--json", "as_json", is_flag=True, help="As a JSON array.")
 def token_list(file: str | None, data_dir: str | None, as_json: bool) -> None:
     """List the tokens that were made with `jobd token create`, the revoked ones too."""
-    from jobd.cli_token import all_tokens
+    from jobd.cli.token import all_tokens
 
     loaded = load(file, data_dir)
     logs.set_up("warning", loaded.config.log.format, environ=os.environ)
@@ -311,7 +313,7 @@ def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_jso
       jobd token revoke ci
       jobd token revoke 1f00c3a9
     """
-    from jobd.cli_token import revoke
+    from jobd.cli.token import revoke
 
     loaded = load(file, data_dir)
     logs.set_up("warning", loaded.config.log.format, environ=os.environ)
