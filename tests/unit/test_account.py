@@ -98,7 +98,7 @@ exec "$3" -c "$4" "$1"
 """
 ASK = """
 import logging, pathlib, sys
-from jobd.account import account_to_start
+from jobd.host.account import account_to_start
 logging.basicConfig()
 try:
     account = account_to_start(pathlib.Path(sys.argv[1], "cluster"))

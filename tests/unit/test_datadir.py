@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 IS_ROOT = os.geteuid() == 0
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can mount, or give a file to someone else")
 MODE = 0o710 if IS_ROOT else 0o700
-TOP = Path(datadir.__file__).parents[1]
+TOP = Path(datadir.__file__).parents[2]
 HOLDING = """
 import pathlib, sys, time
-from jobd.account import server_account
-from jobd.datadir import DataDir
+from jobd.host.account import server_account
+from jobd.host.data_dir import DataDir
 DataDir(pathlib.Path(sys.argv[1]), server_account()).open()
 print(flush=True)
 time.sleep(300)
