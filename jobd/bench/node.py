@@ -27,7 +27,7 @@ from jobd.stream.connection import Transport
 from jobd.stream.relay import Relay
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import Supervisor
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -67,11 +67,11 @@ async def _running(data_dir: DataDir) -> AsyncIterator[Node]:
         redis=RedisConfig(maxmemory_mb=512),
         relay=RelayConfig(stream_window=2000),
     )
-    bell, ready = Bell(), anyio.Event()
+    wakeup, ready = Wakeup(), anyio.Event()
     database, transport = Database(embedded_postgres.url(data_dir), POOL), Transport(embedded_valkey.url(data_dir))
-    engine = Engine(database, lambda: config, bell.ring)
+    engine = Engine(database, lambda: config, wakeup.set)
     dispatcher = Dispatcher(engine, database, transport, uuid.uuid4(), lambda: config)
-    relay = Relay(database, transport, bell, lambda: config)
+    relay = Relay(database, transport, wakeup, lambda: config)
     postgres = embedded_postgres.EmbeddedPostgres(data_dir, config)
     valkey = embedded_valkey.EmbeddedValkey(data_dir, config)
     supervisor = Supervisor(

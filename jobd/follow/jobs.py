@@ -25,7 +25,7 @@ from jobd.lifecycle.events import Place, read_history
 from jobd.store.postgres import translated
 from jobd.stream import channel
 from jobd.stream.keys import TOLD
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -174,7 +174,7 @@ class Tailer:
         self._listeners: set[Listener] = set()
         #: Jobs of which something new was heard.
         self._moved: set[UUID] = set()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._wanted = anyio.Event()
         self._hears = False
 
@@ -216,10 +216,10 @@ class Tailer:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hear)
-                tasks.start_soon(self._bell.ring_at, handle.stop)
+                tasks.start_soon(self._wakeup.set_when, handle.stop)
                 handle.ready()
                 while not handle.stop.is_set():
-                    if not await self._bell.wait(self._pause_s()):
+                    if not await self._wakeup.wait(self._pause_s()):
                         self._moved.update(self._readers)
                     handle.beat()
                     moved, self._moved = self._moved, set()
@@ -271,7 +271,7 @@ class Tailer:
 
     def _note_moved(self, jobs: Iterable[UUID]) -> None:
         self._moved.update(jobs)
-        self._bell.ring()
+        self._wakeup.set()
 
     def _end_all(self) -> None:
         for readers in self._readers.values():

@@ -1,7 +1,7 @@
 """The ticket tailer: one per node, for everyone who follows tickets here.
 
 What readers get is read from the log of their ticket in Postgres, from their cursor on, in one statement for all of
-them: it is complete, in order, and the same after any crash. A bell says that this node has changed something; what
+them: it is complete, in order, and the same after any crash. A wakeup says that this node has changed something; what
 other nodes did is found by looking, once a second, and only while somebody follows a ticket.
 
 A reader holds about `ROOM` lines at most; one that does not fetch them is passed over until it does.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.supervise.service import Handle
-    from jobd.tickets.service import Bells, Desk
+    from jobd.tickets.service import Desk, Wakeups
     from jobd.wire.tickets import LogLine
 
 log = logging.getLogger(__name__)
@@ -82,9 +82,9 @@ def written(line: LogLine) -> bytes:
 
 
 class TicketTailer:
-    def __init__(self, desk: Desk, bells: Bells) -> None:
+    def __init__(self, desk: Desk, wakeups: Wakeups) -> None:
         self._desk = desk
-        self._bell = bells.changed
+        self._wakeup = wakeups.changed
         self._readers: dict[UUID, set[Reader]] = {}
 
     @contextlib.contextmanager
@@ -102,15 +102,15 @@ class TicketTailer:
 
     def look(self) -> None:
         """To be called when there may be more for a reader that has fetched what waited."""
-        self._bell.ring()
+        self._wakeup.set()
 
     async def run(self, handle: Handle) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._bell.ring_at, handle.stop)
+                tasks.start_soon(self._wakeup.set_when, handle.stop)
                 handle.ready()
                 while not handle.stop.is_set():
-                    await self._bell.wait(LOOK_S if self._readers else BEAT_S)
+                    await self._wakeup.wait(LOOK_S if self._readers else BEAT_S)
                     handle.beat()
                     if self._readers:
                         await self.run_once()

@@ -60,13 +60,13 @@ from jobd.stream.raw_workers import RawWorkers
 from jobd.stream.relay import Relay
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 from jobd.tasks.registry import make_runners, with_declared_tasks
 from jobd.tickets.pollers.claims import OwnerNames
 from jobd.tickets.pollers.gate import Gate
 from jobd.tickets.pollers.poller import Readiness, Scheduler
 from jobd.tickets.pollers.runner import Runner
-from jobd.tickets.service import Bells, Desk
+from jobd.tickets.service import Desk, Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,12 +140,12 @@ class Daemon:
             tree.append(Spec(name="valkey", service=valkey, phase=Phase.SERVERS, needed=False))
         embedded = {spec.name for spec in tree}
         database, transport = Database(where.DATABASE_URL, config.postgres.pool_size), Transport(where.REDIS_URL)
-        bell = Bell()
-        bells = Bells()
+        wakeup = Wakeup()
+        wakeups = Wakeups()
 
         def on_commit() -> None:
-            bell.ring()
-            bells.job_committed()
+            wakeup.set()
+            wakeups.job_committed()
 
         engine = Engine(database, lambda: self._config, on_commit)
         leases = LeaseKeeper(engine, lambda: self._config)
@@ -157,8 +157,8 @@ class Daemon:
         doorkeeper = Doorkeeper(lambda: self._config, is_loopback=is_loopback(listener))
         tailer = Tailer(database, transport)
         results = Results(data_dir.path, lambda: self._config)
-        desk = Desk(database, lambda: self._config, bells)
-        ticket_tailer = TicketTailer(desk, bells)
+        desk = Desk(database, lambda: self._config, wakeups)
+        ticket_tailer = TicketTailer(desk, wakeups)
         names = Names(self._owners.owner_id, tuple(self._owners.dead()))
         services = Services(
             supervisor=self._supervisor,
@@ -195,7 +195,7 @@ class Daemon:
             ),
             Spec(
                 name="relay",
-                service=Relay(database, transport, bell, lambda: self._config, names),
+                service=Relay(database, transport, wakeup, lambda: self._config, names),
                 phase=Phase.FLUSH,
                 needed=False,
                 needs=("store", "stream"),
@@ -232,7 +232,7 @@ class Daemon:
                 phase=Phase.FLUSH,
                 needs=("store",),
             ),
-            *self._ticket_pollers(database, engine, results, bells),
+            *self._ticket_pollers(database, engine, results, wakeups),
             Spec(name="ticket_tailer", service=ticket_tailer, phase=Phase.FLUSH, needed=False, needs=("store",)),
             Spec(name="gateway", service=self._gateway(services, listener), phase=Phase.EDGE),
         ]
@@ -249,10 +249,10 @@ class Daemon:
             results=results,
         )
 
-    def _ticket_pollers(self, database: Database, engine: Engine, results: Results, bells: Bells) -> list[Spec]:
+    def _ticket_pollers(self, database: Database, engine: Engine, results: Results, wakeups: Wakeups) -> list[Spec]:
         if not self._config.tickets.enabled:
             return []
-        common = database, lambda: self._config, bells
+        common = database, lambda: self._config, wakeups
         owners = OwnerNames(self._owners.owner_id, tuple(self._owners.dead()))
         pollers = (
             Readiness(*common),

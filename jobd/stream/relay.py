@@ -61,11 +61,11 @@ if TYPE_CHECKING:
     from jobd.stream.connection import Transport
     from jobd.stream.project import Call, Change
     from jobd.supervise.service import Handle
-    from jobd.supervise.wakeup import Bell
+    from jobd.supervise.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-#: How long it may sleep though nobody rings: a ring from another node may be lost, a job may not.
+#: The longest sleep without a wakeup: a wakeup from another node may be lost, a job may not.
 TICK_S = 1.0
 #: How often it looks whether the streams still hold what it put there.
 SWEEP_S = 5.0
@@ -105,14 +105,14 @@ class Relay:
         self,
         database: Database,
         transport: Transport,
-        bell: Bell,
+        wakeup: Wakeup,
         config: Callable[[], Config],
         names: Names | None = None,
     ) -> None:
         self._database = database
         self._lease = LeaderLease(database, "relay", names)
         self._transport = transport
-        self._bell = bell
+        self._wakeup = wakeup
         self._config = config
         #: For each queue the jobs that are in its stream and not claimed yet, as far as has been told.
         self._offered: dict[str, set[UUID]] = {}
@@ -133,7 +133,7 @@ class Relay:
     async def run(self, handle: Handle) -> None:
         handle.ready()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._bell.ring_at, handle.stop)
+            tasks.start_soon(self._wakeup.set_when, handle.stop)
             with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
                 while not handle.stop.is_set():
                     async with self._leading(handle, tasks) as leads:
@@ -143,12 +143,12 @@ class Relay:
 
     @contextlib.asynccontextmanager
     async def _leading(self, handle: Handle, tasks: TaskGroup) -> AsyncIterator[bool]:
-        """Rings are passed on while another node relays, and heard while this one does."""
+        """Wakeups are passed on while another node relays, and received while this one does."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_beside(tasks, wake.pass_on, self._bell, self._transport))
+            stack.enter_context(_beside(tasks, wake.pass_on, self._wakeup, self._transport))
             async with leading(self._lease, handle, tasks) as leads:
                 stack.close()
-                stack.enter_context(_beside(tasks, wake.hear, self._bell, self._transport))
+                stack.enter_context(_beside(tasks, wake.hear, self._wakeup, self._transport))
                 yield leads
 
     async def _lead(self, handle: Handle, session: Connection) -> None:
@@ -173,9 +173,9 @@ class Relay:
             pass
 
     async def _rest(self, handle: Handle, session: Connection) -> None:
-        """Until the bell rings, or the one look of a tick shows that there is something to do."""
+        """Until the wakeup is set, or the one check of a tick shows that there is something to do."""
         await self._look_ahead(session)
-        while not await self._bell.wait(self._due_at - time.monotonic()) and not handle.stop.is_set():
+        while not await self._wakeup.wait(self._due_at - time.monotonic()) and not handle.stop.is_set():
             handle.beat()
             await self._lease.check()
             await self._sweep(session)

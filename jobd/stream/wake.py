@@ -1,4 +1,7 @@
-"""Wakes the relay across nodes: who stands by passes its rings on, who relays hears them. A ring may be lost."""
+"""Wakes the relay across nodes: a node on standby passes wakeups on, the one that relays receives them.
+
+A wakeup may be lost on the way: the relay also polls.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,27 @@ from jobd.stream.keys import WAKE
 
 if TYPE_CHECKING:
     from jobd.stream.connection import Transport
-    from jobd.supervise.wakeup import Bell
+    from jobd.supervise.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-#: Rings that come closer together are passed on as one.
+#: Wakeups that come closer together than this are passed on as one.
 PAUSE_S = 0.005
 LOOK_S = 1.0
 
 
-async def pass_on(bell: Bell, transport: Transport) -> None:
+async def pass_on(wakeup: Wakeup, transport: Transport) -> None:
     """While another node relays: tell it whenever this one has committed something."""
     while True:
-        if not await bell.wait(LOOK_S):
+        if not await wakeup.wait(LOOK_S):
             continue
         try:
             await transport.client.publish(WAKE, b"")
         except (ServerDown, redis.exceptions.RedisError, OSError) as error:
-            log.debug("a ring was not passed on: %s", error)
+            log.debug("a wakeup was not passed on: %s", error)
         await anyio.sleep(PAUSE_S)
 
 
-async def hear(bell: Bell, transport: Transport) -> None:
-    """While this node relays: ring whenever another has committed something."""
-    await channel.hear(transport, WAKE, lambda _: bell.ring())
+async def hear(wakeup: Wakeup, transport: Transport) -> None:
+    """While this node relays: set the wakeup whenever another node has committed something."""
+    await channel.hear(transport, WAKE, lambda _: wakeup.set())

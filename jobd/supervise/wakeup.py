@@ -1,25 +1,29 @@
-"""A bell: rung by whoever has made work, waited for by whoever does it. Ringing costs nothing and never blocks."""
+"""A wakeup: set by the code that has made work, waited for by the one task that does the work. Setting never blocks."""
 
 from __future__ import annotations
 
 import anyio
 
 
-class Bell:
+class Wakeup:
+    """An event that resets itself: a wakeup set while nobody waits is kept for the next wait, several count as one."""
+
     def __init__(self) -> None:
-        self._rung = anyio.Event()
+        self._event = anyio.Event()
 
-    def ring(self) -> None:
-        self._rung.set()
+    def set(self) -> None:
+        self._event.set()
 
-    async def ring_at(self, event: anyio.Event) -> None:
-        """Ring once this happens; a stop, most likely."""
+    async def set_when(self, event: anyio.Event) -> None:
+        """Set this wakeup when the event happens, which is usually the stop of a service."""
         await event.wait()
-        self.ring()
+        self.set()
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait until it rings, at most so long; whether it did. A ring while nobody waited is not lost."""
+        """Wait for the wakeup, at most `timeout_s`, and reset it; whether it was set."""
         with anyio.move_on_after(max(0.0, timeout_s)):
-            await self._rung.wait()
-        rung, self._rung = self._rung.is_set(), anyio.Event() if self._rung.is_set() else self._rung
-        return rung
+            await self._event.wait()
+        was_set = self._event.is_set()
+        if was_set:
+            self._event = anyio.Event()
+        return was_set

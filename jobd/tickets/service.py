@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobd.store.postgres import translated
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 from jobd.tickets.approve import approve
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from jobd.wire import tickets as wire
 
 
-class Bells:
-    """One for each poller, and one for whoever tells of changes. A ring only saves waiting for the next look."""
+class Wakeups:
+    """One for each poller, and one for the followers of events. A wakeup only saves waiting for the next poll."""
 
     def __init__(self) -> None:
-        self.readiness = Bell()
-        self.scheduler = Bell()
-        self.runner = Bell()
-        self.gate = Bell()
+        self.readiness = Wakeup()
+        self.scheduler = Wakeup()
+        self.runner = Wakeup()
+        self.gate = Wakeup()
         #: Something in `ticket_log` is new. For one waiter.
-        self.changed = Bell()
+        self.changed = Wakeup()
         #: Whether the runner waits for jobs, so that the news of every job would interest it.
         self.runner_waits = False
 
     def job_committed(self) -> None:
         """Something about jobs was committed; called often."""
         if self.runner_waits:
-            self.runner.ring()
+            self.runner.set()
 
 
 class Desk:
-    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells) -> None:
+    def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups) -> None:
         self._database = database
         self._config = config
-        self._bells = bells
+        self._wakeups = wakeups
 
     # -- people's verbs ------------------------------------------------------------------------------------------
 
@@ -67,13 +67,13 @@ class Desk:
                 ticket = await create(self._database.pool, asked, created_by=created_by, config=config)
             else:
                 ticket = await create_once(self._database, asked, key, created_by=created_by, config=config)
-        self._bells.changed.ring()
+        self._wakeups.changed.set()
         return ticket
 
     async def edit(self, ticket_id: UUID, asked: wire.EditTicket, *, by: str | None = None) -> wire.Ticket:
         with translated(self._database.url):
             ticket = await edit(self._database.pool, ticket_id, asked, config=self._config(), by=by)
-        self._bells.changed.ring()
+        self._wakeups.changed.set()
         return ticket
 
     async def approve(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
@@ -95,14 +95,14 @@ class Desk:
         ticket = await self._decide(
             sign_off, ticket_id, by=by, why=why, accept=accept, version=version, four_eyes=four_eyes
         )
-        self._bells.gate.ring()
+        self._wakeups.gate.set()
         return ticket
 
     async def _decide(self, verb: Callable[..., Any], ticket_id: UUID, **words: Any) -> wire.Ticket:
         with translated(self._database.url):
             ticket: wire.Ticket = await verb(self._database.pool, ticket_id, **words)
-        self._bells.readiness.ring()
-        self._bells.changed.ring()
+        self._wakeups.readiness.set()
+        self._wakeups.changed.set()
         return ticket
 
     def _four_eyes(self) -> bool:

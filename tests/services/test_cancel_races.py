@@ -61,7 +61,7 @@ async def test_redis_hears_of_a_cancel_that_had_to_wait(node: Node, rival: str, 
     job = await node.enqueue()
 
     said = await cancel_meets(node, job, rival)
-    node.bell.ring()
+    node.wakeup.set()
 
     async def is_told() -> bool:
         return any(fields["type"] == told for _, fields in await node.events_of(job.id))

@@ -47,7 +47,7 @@ async def all_wait(node: Node, count: int) -> None:
 
 async def enqueue(node: Node, jobs: list[NewJob]) -> None:
     await node.engine.enqueue_whole(jobs)
-    node.bell.ring()
+    node.wakeup.set()
 
 
 @pytest.mark.timeout(180)

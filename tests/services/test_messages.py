@@ -137,7 +137,7 @@ async def test_redis_follows_a_postgres_that_went_back(small: Node) -> None:
     before = await epoch_of(small)
     await go_back(small, job)
     await small.redis.delete("jobd:epoch")
-    small.bell.ring()
+    small.wakeup.set()
 
     (got,) = await small.dispatcher.take(("default",), "test", 1)
     while_running = await until_in_epoch_after(small, before, job)

@@ -19,7 +19,7 @@ from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
 from jobd.lifecycle.read import pause_queue
 from jobd.stream.relay import Relay
 from jobd.supervise.service import Handle
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job
 
@@ -137,7 +137,7 @@ async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
     await eventually(lambda: small.redis.exists("jobd:epoch"))  # else this one would begin by making it
     handle, asked = Handle(lambda: None), list[str]()
 
-    class Ticks(Bell):
+    class Ticks(Wakeup):
         """Ten of them pass at once."""
 
         left = 10
@@ -233,7 +233,7 @@ async def test_change_told_twice_changes_nothing(small: Node) -> None:
         (now(), 'done', ARRAY[$1::uuid], ARRAY[3])""",
         job.id,
     )
-    small.bell.ring()
+    small.wakeup.set()
     await eventually(small.outbox_is_empty)
 
     assert (await small.hash_of(job.id), await small.events_of(job.id), await messages(small)) == before
@@ -254,7 +254,7 @@ async def test_row_that_commits_late_is_told(small: Node) -> None:
         )
         await transaction.commit()
     await enqueue(small.database, [late])
-    small.bell.ring()
+    small.wakeup.set()
 
     await eventually(small.outbox_is_empty)
     assert await small.hash_of(late.id)

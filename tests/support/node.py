@@ -30,7 +30,7 @@ from jobd.stream.raw_workers import RawWorkers
 from jobd.stream.relay import Relay
 from jobd.supervise.service import Handle, Phase, Spec
 from jobd.supervise.supervisor import Supervisor
-from jobd.supervise.wakeup import Bell
+from jobd.supervise.wakeup import Wakeup
 from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class Node:
         self, postgres_url: str, redis_url: str, config: Config, data_dir: Path = Path("/no/large/results/here")
     ) -> None:
         self.config = config
-        self.bell = Bell()
+        self.wakeup = Wakeup()
         self.database = Database(postgres_url, 6)
         self.transport = Transport(redis_url)
-        self.engine = Engine(self.database, lambda: self.config, self.bell.ring)
-        self.relay = Relay(self.database, self.transport, self.bell, lambda: self.config)
+        self.engine = Engine(self.database, lambda: self.config, self.wakeup.set)
+        self.relay = Relay(self.database, self.transport, self.wakeup, lambda: self.config)
         self.results = Results(data_dir, lambda: self.config)
         self.raw_workers = RawWorkers(self.engine, self.database, self.transport, lambda: self.config, self.results)
-        self.reaper = Reaper(self.database, lambda: self.config, self.bell.ring)
+        self.reaper = Reaper(self.database, lambda: self.config, self.wakeup.set)
         self.leases = LeaseKeeper(self.engine, lambda: self.config)
         self.dispatcher = Dispatcher(self.engine, self.database, self.transport, new_id(), lambda: self.config)
         #: A client of the test's own, answering with text.

@@ -18,7 +18,7 @@ from jobd.tickets.pollers.claims import OwnerNames
 from jobd.tickets.pollers.gate import Gate
 from jobd.tickets.pollers.poller import Readiness, Scheduler
 from jobd.tickets.pollers.runner import Runner
-from jobd.tickets.service import Bells, Desk
+from jobd.tickets.service import Desk, Wakeups
 from jobd.tickets.trail import read_trail
 from tests.support.factories import POLICY, claim_one, completion, failure
 from tests.support.node import new_database
@@ -41,13 +41,13 @@ class Node:
         def current() -> Config:
             return config
 
-        self.bells = Bells()
-        self.desk = Desk(db, current, self.bells)
+        self.wakeups = Wakeups()
+        self.desk = Desk(db, current, self.wakeups)
         owners = OwnerNames(name)
-        self.readiness = Readiness(db, current, self.bells)
-        self.scheduler = Scheduler(db, current, self.bells, owners)
-        self.runner = Runner(db, current, self.bells, owners, engine, Results(folder, current))
-        self.gate = Gate(db, current, self.bells, owners, folder)
+        self.readiness = Readiness(db, current, self.wakeups)
+        self.scheduler = Scheduler(db, current, self.wakeups, owners)
+        self.runner = Runner(db, current, self.wakeups, owners, engine, Results(folder, current))
+        self.gate = Gate(db, current, self.wakeups, owners, folder)
 
     async def turn(self) -> None:
         """One look of each, in the order of the work."""

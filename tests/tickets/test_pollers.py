@@ -47,7 +47,7 @@ class Works:
 
     def __init__(self, db: Database, folder: Path, config: Config) -> None:
         self.node: Node
-        self.engine = Engine(db, lambda: config, lambda: self.node.bells.job_committed())
+        self.engine = Engine(db, lambda: config, lambda: self.node.wakeups.job_committed())
         self.node = Node(db, self.engine, folder, config, "one")
         self.db = db
 
@@ -92,7 +92,7 @@ class Works:
 
 
 async def test_rings_alone_carry_a_ticket_to_its_end(empty_db: Database, folder: Path) -> None:
-    """Nobody looks for an hour unless a bell rings."""
+    """Nobody polls for an hour unless a wakeup is set."""
     async with Works(empty_db, folder, polling(3600)).running() as works:
         ticket = await works.node.desk.create(asked(), created_by="ann")
         await works.node.desk.approve(ticket.ticket_id, by="bob")
@@ -103,7 +103,7 @@ async def test_rings_alone_carry_a_ticket_to_its_end(empty_db: Database, folder:
 
 
 async def test_looking_alone_carries_a_ticket_to_its_end(empty_db: Database, folder: Path) -> None:
-    """What others do rings no bell here."""
+    """What other nodes do sets no wakeup here."""
     async with Works(empty_db, folder, polling(0.05)).running() as works:
         ticket = await todo_ticket(empty_db)
         job_id = await works.until_submitted(ticket.ticket_id)
@@ -120,21 +120,21 @@ async def test_a_look_rings_for_whoever_has_something_to_do_and_for_nobody_else(
     """The first node goes step by step; the second sees where it stands."""
     two = hall.node("two")
 
-    async def rung() -> set[str]:
+    async def woken() -> set[str]:
         await two.readiness.look()
-        return {name for name in Work.__struct_fields__ if await getattr(two.bells, name).wait(0)}
+        return {name for name in Work.__struct_fields__ if await getattr(two.wakeups, name).wait(0)}
 
-    seen = [await rung()]
+    seen = [await woken()]
     ticket = await todo_ticket(hall.db)
     for poller in (hall.one.readiness, hall.one.scheduler, hall.one.runner):
-        seen.append(await rung())
+        seen.append(await woken())
         await poller.run_once()
-    seen.append(await rung())  # its job runs, and the runner holds the claim
+    seen.append(await woken())  # its job runs, and the runner holds the claim
     await hall.finish(ticket.ticket_id)
     await hall.one.runner.run_once()
-    seen.append(await rung())
+    seen.append(await woken())
     await hall.one.gate.run_once()
-    seen.append(await rung())
+    seen.append(await woken())
 
     assert seen == [set(), {"readiness"}, {"scheduler"}, {"runner"}, set(), {"gate"}, set()]
 

@@ -10,7 +10,7 @@ import anyio
 
 from jobd.follow.tickets import ROOM, TicketTailer
 from jobd.supervise.service import Handle
-from jobd.tickets.service import Bells, Desk
+from jobd.tickets.service import Desk, Wakeups
 from tests.tickets.desk import CONFIG, new_ticket
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ END $$
 
 @contextlib.asynccontextmanager
 async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, Desk]]:
-    bells = Bells()
-    desk = Desk(db, lambda: CONFIG, bells)
-    tailer, handle = TicketTailer(desk, bells), Handle(lambda: None)
+    wakeups = Wakeups()
+    desk = Desk(db, lambda: CONFIG, wakeups)
+    tailer, handle = TicketTailer(desk, wakeups), Handle(lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tailer.run, handle)
         yield tailer, desk
@@ -72,9 +72,9 @@ async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
             assert [(await told(one, 1))[0]["data"]["status"] for one in (first, second)] == ["TODO", "TODO"]
 
 
-async def test_what_another_node_did_is_found_without_a_bell(db: Database) -> None:
+async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> None:
     ticket = await new_ticket(db)
-    elsewhere = Desk(db, lambda: CONFIG, Bells())
+    elsewhere = Desk(db, lambda: CONFIG, Wakeups())
     async with tailing(db) as (tailer, _):
         with tailer.reading(ticket.ticket_id, ticket.version) as reader:
             await elsewhere.reject(ticket.ticket_id, by="bob")

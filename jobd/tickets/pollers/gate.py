@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobd.supervise.service import Handle
     from jobd.tickets.pollers.claims import Claim, OwnerNames
     from jobd.tickets.pollers.judge import Case
-    from jobd.tickets.service import Bells
+    from jobd.tickets.service import Wakeups
     from jobd.wire.tickets import CommandGate
 
 log = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ class Gate(Poller):
     claims: Claims
 
     def __init__(
-        self, database: Database, config: Callable[[], Config], bells: Bells, owners: OwnerNames, data_dir: Path
+        self, database: Database, config: Callable[[], Config], wakeups: Wakeups, owners: OwnerNames, data_dir: Path
     ) -> None:
-        super().__init__("gate", database, config, bells, bells.gate)
+        super().__init__("gate", database, config, wakeups, wakeups.gate)
         self.claims = Claims(database, "WORKORDER", owners.of(self.name), config)
         self._root = data_dir / FOLDER
         #: What is judged apart.
@@ -118,7 +118,7 @@ class Gate(Poller):
                 log.warning("the claim of work order %s was lost; another gate goes on with it", case.work_order_id)
         finally:
             del self._slow[claim.resource_id]
-            self._bell.ring()  # there is room again
+            self._wakeup.set()  # there is room again
 
     async def _judge_in_processes(self, claims: Sequence[Claim], case: Case) -> None:
         said = {n: result_of(gate, await self._fault(gate, case)) for n, gate in case.apart.items()}
@@ -137,5 +137,5 @@ class Gate(Poller):
         return None if fault is None else f"{gate.name}: {fault}"
 
     def _tell(self) -> None:
-        self._bells.readiness.ring()  # a ticket may be TODO again, or another have waited for it
-        self._bells.changed.ring()
+        self._wakeups.readiness.set()  # a ticket may be TODO again, or another have waited for it
+        self._wakeups.changed.set()

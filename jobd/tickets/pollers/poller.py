@@ -1,9 +1,10 @@
 """The ticket pollers, and the first two of them: readiness and scheduler.
 
-Each works when its bell rings. Who makes work on this node rings; what other nodes made, what they gave up and what a
-lost ring was for is found by one look for all four, which the readiness takes every `tickets.poll_s`. Any number of
-nodes may run them: who works on an event or a work order holds its claim, and every write proves it. What cannot be
-worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting, the look included.
+Each works when its wakeup is set. Code that makes work on this node sets it; what other nodes made, what they gave up
+and what a lost wakeup was for is found by one look for all four, which the readiness takes every `tickets.poll_s`.
+Any number of nodes may run them: who works on an event or a work order holds its claim, and every write proves it.
+What cannot be worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting, the look
+included.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
-    from jobd.supervise.wakeup import Bell
-    from jobd.tickets.service import Bells
+    from jobd.supervise.wakeup import Wakeup
+    from jobd.tickets.service import Wakeups
 
 log = logging.getLogger(__name__)
 
 PAGE = 100
 #: A poller shows at least so often that it is alive, however rarely it looks.
 LONGEST_WAIT_S = 5.0
-#: It looks at least so often though nobody rings (or at every `tickets.poll_s`, should that be longer).
+#: It looks at least so often without a wakeup (or at every `tickets.poll_s`, should that be longer).
 UNASKED_S = 30.0
 RELEASE_S = 2.0
 #: How often claims are cleared away that a crash left on something that was finished.
@@ -50,16 +51,18 @@ class Poller:
     #: Of the claims that it takes; None: it takes none.
     claims: Claims | None = None
 
-    def __init__(self, name: str, database: Database, config: Callable[[], Config], bells: Bells, bell: Bell) -> None:
+    def __init__(
+        self, name: str, database: Database, config: Callable[[], Config], wakeups: Wakeups, wakeup: Wakeup
+    ) -> None:
         self.name = name
         self._database = database
         self._config = config
-        self._bells = bells
-        self._bell = bell
+        self._wakeups = wakeups
+        self._wakeup = wakeup
 
     async def run(self, handle: Handle) -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._bell.ring_at, handle.stop)
+            tasks.start_soon(self._wakeup.set_when, handle.stop)
             if self.claims is not None:
                 tasks.start_soon(self._keep_claims, self.claims)
             try:
@@ -89,14 +92,14 @@ class Poller:
                 await self._wait(handle)
 
     async def _wait(self, handle: Handle) -> None:
-        await self._wait_for_ring(handle, max(UNASKED_S, self._poll_s()))
+        await self._wait_for_wakeup(handle, max(UNASKED_S, self._poll_s()))
 
     def _poll_s(self) -> float:
         return self._config().tickets.poll_s * random.uniform(0.8, 1.0)
 
-    async def _wait_for_ring(self, handle: Handle, left_s: float) -> bool:
-        """Wait at most so long; whether there was a ring."""
-        while left_s > 0 and not await self._bell.wait(min(left_s, LONGEST_WAIT_S)):
+    async def _wait_for_wakeup(self, handle: Handle, left_s: float) -> bool:
+        """Wait at most so long; whether the wakeup was set."""
+        while left_s > 0 and not await self._wakeup.wait(min(left_s, LONGEST_WAIT_S)):
             left_s -= LONGEST_WAIT_S
             handle.beat()
         return left_s > 0
@@ -140,16 +143,16 @@ class Poller:
 
 
 class Readiness(Poller):
-    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells) -> None:
-        super().__init__("readiness", database, config, bells, bells.readiness)
+    def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups) -> None:
+        super().__init__("readiness", database, config, wakeups, wakeups.readiness)
         self._swept_at = time.monotonic()
         self._look_at = 0.0
 
     async def _wait(self, handle: Handle) -> None:
-        """Look for all four when it is time, however often this one is rung for meanwhile."""
-        rung = False
-        while not rung and not handle.stop.is_set():
-            rung = await self._wait_for_ring(handle, self._look_at - time.monotonic())
+        """Look for all four when it is time, however often this poller is woken meanwhile."""
+        woken = False
+        while not woken and not handle.stop.is_set():
+            woken = await self._wait_for_wakeup(handle, self._look_at - time.monotonic())
             if time.monotonic() >= self._look_at:
                 with translated(self._database.url):
                     await self.look()
@@ -157,11 +160,11 @@ class Readiness(Poller):
                 handle.beat()
 
     async def look(self) -> None:
-        """Ring for whoever would find something to do."""
+        """Wake each poller that would find something to do."""
         work = await look_for_work(self._database.pool)
         for name in Work.__struct_fields__:
             if getattr(work, name):
-                getattr(self._bells, name).ring()
+                getattr(self._wakeups, name).set()
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._swept_at = time.monotonic()
             await free_claims_of(self._database.pool, ())
@@ -169,17 +172,17 @@ class Readiness(Poller):
     async def run_once(self) -> bool:
         done = await announce(self._database.pool, most=PAGE)
         if done.announced:
-            self._bells.scheduler.ring()
+            self._wakeups.scheduler.set()
         if done.announced or done.returned:
-            self._bells.changed.ring()
+            self._wakeups.changed.set()
         return done.announced == PAGE or done.returned > 0
 
 
 class Scheduler(Poller):
     claims: Claims
 
-    def __init__(self, database: Database, config: Callable[[], Config], bells: Bells, owners: OwnerNames) -> None:
-        super().__init__("scheduler", database, config, bells, bells.scheduler)
+    def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups, owners: OwnerNames) -> None:
+        super().__init__("scheduler", database, config, wakeups, wakeups.scheduler)
         self.claims = Claims(database, "EVENT", owners.of(self.name), config)
 
     async def run_once(self) -> bool:
@@ -188,8 +191,8 @@ class Scheduler(Poller):
             claimed = await self.claims.acquire(found)
             if claimed:
                 await self._apart(claimed, self._schedule)
-                self._bells.runner.ring()
-                self._bells.changed.ring()
+                self._wakeups.runner.set()
+                self._wakeups.changed.set()
         return len(found) == PAGE
 
     async def _schedule(self, claims: Sequence[Claim]) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jobd.supervise.service import Handle
     from jobd.tickets.pollers.claims import Claim, OwnerNames
     from jobd.tickets.pollers.run import Order
-    from jobd.tickets.service import Bells
+    from jobd.tickets.service import Wakeups
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +78,12 @@ class Runner(Poller):
         self,
         database: Database,
         config: Callable[[], Config],
-        bells: Bells,
+        wakeups: Wakeups,
         owners: OwnerNames,
         engine: Engine,
         results: Results,
     ) -> None:
-        super().__init__("runner", database, config, bells, bells.runner)
+        super().__init__("runner", database, config, wakeups, wakeups.runner)
         self.claims = Claims(database, "WORKORDER", owners.of(self.name), config)
         self._engine = engine
         self._results = results
@@ -97,21 +97,21 @@ class Runner(Poller):
         try:
             await super().run(handle)
         finally:
-            self._bells.runner_waits = False
+            self._wakeups.runner_waits = False
 
     async def run_once(self) -> bool:
         began = time.monotonic()
         is_full = await self._take_on()
         await self._submit()
         await self._watch()
-        self._bells.runner_waits = bool(self._held)
+        self._wakeups.runner_waits = bool(self._held)
         self._took_s = time.monotonic() - began
         return is_full
 
     async def _wait(self, handle: Handle) -> None:
         if self._held:
             await anyio.sleep(min(LONGEST_GAP_S, max(SHORTEST_GAP_S, GAP_FACTOR * self._took_s)))
-            await self._wait_for_ring(handle, self._poll_s())  # a job may end elsewhere, or use up its budget
+            await self._wait_for_wakeup(handle, self._poll_s())  # a job may end elsewhere, or use up its budget
         else:
             await super()._wait(handle)
 
@@ -232,5 +232,5 @@ class Runner(Poller):
             for claim in claims:
                 self._held.pop(claim.resource_id, None)
                 self._passed.pop(claim.resource_id, None)
-            self._bells.gate.ring()
-            self._bells.changed.ring()
+            self._wakeups.gate.set()
+            self._wakeups.changed.set()
