@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Node = dict[str, Any]
 
-STATEMENTS = all_statements("jobd.lifecycle")
+STATEMENTS = {**all_statements("jobd.lifecycle"), **all_statements("jobd.auth")}
 
 #: The indexes that a statement goes through; it must use these and no others.
 INDEXES: dict[str, set[str]] = {

@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 
-import jobd.lifecycle
 from jobd.auth.table import TokenRow
 from jobd.lifecycle.claim import ClaimRow
 from jobd.lifecycle.heartbeat import Renewal
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Database
 
-STATEMENTS = all_statements("jobd.lifecycle")
+PACKAGES = ("jobd.lifecycle", "jobd.auth")
+STATEMENTS = {name: text for package in PACKAGES for name, text in all_statements(package).items()}
 
 #: What the rows of a statement are made into, and columns beside; or just its columns. None: it has no rows.
 ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
@@ -157,11 +157,15 @@ def test_every_statement_is_listed_here() -> None:
 
 
 def test_every_statement_is_declared_once_in_the_module_of_its_verb() -> None:
-    names = [module.name for module in pkgutil.iter_modules(jobd.lifecycle.__path__)]
+    names = [
+        f"{package}.{module.name}"
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
     declared = [
         text
         for name in names
-        for constant, text in vars(importlib.import_module(f"jobd.lifecycle.{name}")).items()
+        for constant, text in vars(importlib.import_module(name)).items()
         if constant.isupper() and isinstance(text, str) and text.startswith("-- name: ")
     ]
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.claim import ClaimedJob
 
-PACKAGES = ("jobd.lifecycle", "jobd.tickets", "jobd.store")
+PACKAGES = ("jobd.lifecycle", "jobd.auth", "jobd.tickets", "jobd.tickets.pollers", "jobd.store")
 CONFIG = Config(leases=Leases(ttl_s=3, heartbeat_s=0.3))
 
 

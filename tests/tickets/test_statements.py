@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import jobd.tickets
 from jobd.store.statements import all_statements
 from tests.lifecycle.test_plans import Node, plan_on
 from tests.lifecycle.test_statements import declared_parameters, word
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 
     from jobd.store.postgres import Database
 
-STATEMENTS = all_statements("jobd.tickets")
+PACKAGES = ("jobd.tickets", "jobd.tickets.pollers")
+STATEMENTS = {name: text for package in PACKAGES for name, text in all_statements(package).items()}
 
 #: What the looks of an idle poller go through: indexes that hold nothing but work.
 LOOKS = {
@@ -37,8 +37,9 @@ LOOKS = {
 def test_every_statement_is_declared_once_in_the_module_of_its_verb() -> None:
     declared = [
         text
-        for module in pkgutil.iter_modules(jobd.tickets.__path__)
-        for constant, text in vars(importlib.import_module(f"jobd.tickets.{module.name}")).items()
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        for constant, text in vars(importlib.import_module(f"{package}.{module.name}")).items()
         if constant.isupper() and isinstance(text, str) and text.startswith("-- name: ")
     ]
 
