@@ -9,6 +9,7 @@
     │   ├── ServerMissing  72   an embedded server's program is missing or cannot run
     │   ├── DataDirRefused 73   the data directory cannot be used
     │   ├── DiskFull       74   too little space to start
+    │   ├── HypercornChanged 70 the installed Hypercorn or h11 lacks a private name that jobd relies on
     │   ├── AlreadyRunning 75   another jobd holds the data directory
     │   └── TokenRefused   77   the jobd that was called does not let this worker in
     ├── BackupRefused      65   a file is no backup, or not a whole one
@@ -72,6 +73,10 @@ class DataDirRefused(StartRefused):
 class DiskFull(StartRefused):
     code = "disk_full"
     exit_code = 74
+
+
+class HypercornChanged(StartRefused):
+    code = "hypercorn_changed"
 
 
 class AlreadyRunning(StartRefused):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.http.accept import Crowd, Listener, Server
+from jobd.http.accept import ConnectionLimit, HttpServer, ListeningSocket
 from jobd.http.gateway import MAX_CONNECTIONS, hypercorn_settings
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ async def constant(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as listener:
-        server = Server(constant, hypercorn_settings(), [Listener(listener, Crowd(MAX_CONNECTIONS))])
+        listening = ListeningSocket(listener, ConnectionLimit(MAX_CONNECTIONS))
+        server = HttpServer(constant, hypercorn_settings(), [listening])
         await server.serve(anyio.Event())
 
 

@@ -1,9 +1,9 @@
-"""Accepts connections and serves each one, counted from the moment it was accepted: before TLS, before a first byte.
+"""Accepts connections and serves each one. A connection counts from the moment it was accepted, before TLS.
 
-Descriptors are what strangers can take without a token, so their number is bounded here. A newcomer that finds all
-places taken is given the place of the connection that has been silent the longest: one that sent no whole request yet.
-So a flood of connections that say nothing only throws out its own. A few more places are kept for /livez and /readyz
-while the others are busy (`Place.is_reserved`); there a connection counts as silent again after each answer.
+File descriptors are what a client can take without a token, so the number of connections is bounded. At the limit, a
+new connection replaces the one that has been silent the longest, that is, has sent no whole request yet: a flood of
+connections that send nothing evicts only itself. `RESERVED` more connections are admitted for /livez and /readyz when
+all others are busy (`Admission.is_reserved`); such a connection counts as silent again after each answer.
 """
 
 from __future__ import annotations
@@ -16,104 +16,103 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
-from hypercorn.asyncio.worker_context import WorkerContext
-from hypercorn.utils import parse_socket_addr
 
-from jobd.http.http1 import Connection
+from jobd.http.connection import Connection
+from jobd.http.hypercorn_names import WorkerContext, parse_socket_addr
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Sequence
 
-    from jobd.http.http1 import Settings
+    from jobd.http.http1 import HttpSettings
 
 log = logging.getLogger(__name__)
 
-#: Connections beyond the limit for those who ask how jobd is.
+#: Connections beyond the limit, for health checks (/livez and /readyz) only.
 RESERVED = 16
-#: Connections accepted in one step; what an evicted one holds is given back between two steps.
-AT_ONCE = 32
-#: Seconds without accepting when the system has no descriptor or memory for one more connection.
-PAUSE_S = 0.2
-#: A system that cannot take one more connection; the one that waits stays in the listener's queue.
+#: Connections accepted before the event loop runs other tasks; evicted connections free their descriptors only then.
+ACCEPT_BATCH = 32
+#: Pause in seconds before accepting again when the system is out of descriptors or memory.
+EXHAUSTED_PAUSE_S = 0.2
+#: Errors of accept() when the system is out of descriptors or memory; the connection stays in the listener's backlog.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
-class Places:
-    """A number of connections, and which of those that have one are silent, the longest silent first."""
+class Quota:
+    """At most `limit` connections, and those of them that are silent, the longest silent first."""
 
     def __init__(self, limit: int, *, are_reserved: bool = False) -> None:
         self.limit = limit
         self.are_reserved = are_reserved
-        self.taken: set[Place] = set()
-        self.silent: dict[Place, None] = {}
+        self.taken: set[Admission] = set()
+        self.silent: dict[Admission, None] = {}
 
     def has_room(self) -> bool:
-        """Whether there is room for one more, if need be by ending a silent connection."""
+        """Whether one more connection may be admitted; evicts the longest silent one at the limit."""
         if len(self.taken) >= self.limit and self.silent:
             next(iter(self.silent)).evict()
         return len(self.taken) < self.limit
 
 
-class Place:
-    """What one connection holds, from its acceptance to its end."""
+class Admission:
+    """One connection's share of the quota, from its acceptance to its end."""
 
-    def __init__(self, places: Places, peer: socket.socket) -> None:
-        self._places = places
+    def __init__(self, quota: Quota, peer: socket.socket) -> None:
+        self._quota = quota
         self._peer = peer
-        self.is_reserved = places.are_reserved
-        places.taken.add(self)
+        self.is_reserved = quota.are_reserved
+        quota.taken.add(self)
         self.rest()
 
     def rest(self) -> None:
-        """Nothing is under way on the connection and nobody would miss it."""
-        if self in self._places.taken:
-            self._places.silent[self] = None
+        """No request is running on the connection: it may be evicted."""
+        if self in self._quota.taken:
+            self._quota.silent[self] = None
 
     def use(self) -> None:
-        """A request is under way."""
-        self._places.silent.pop(self, None)
+        """A request is running: the connection may not be evicted."""
+        self._quota.silent.pop(self, None)
 
     def leave(self) -> None:
-        self._places.taken.discard(self)
-        self._places.silent.pop(self, None)
+        self._quota.taken.discard(self)
+        self._quota.silent.pop(self, None)
 
     def evict(self) -> None:
-        """End the connection, in a handshake or after it: its reader sees the end at once."""
+        """End the connection, even within its TLS handshake: its reader sees end of file at once."""
         self.leave()
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 
 
-class Crowd:
-    """The open connections of one listener."""
+class ConnectionLimit:
+    """The open connections of one listener: those within its limit, and the reserved ones."""
 
     def __init__(self, limit: int) -> None:
-        self._places = (Places(limit), Places(RESERVED, are_reserved=True))
+        self._quotas = (Quota(limit), Quota(RESERVED, are_reserved=True))
 
-    def admit(self, peer: socket.socket) -> Place | None:
-        """A place for one more connection; None: all are taken by connections with requests under way."""
-        for places in self._places:
-            if places.has_room():
-                return Place(places, peer)
+    def admit(self, peer: socket.socket) -> Admission | None:
+        """Admit one more connection; None: all others have requests running."""
+        for quota in self._quotas:
+            if quota.has_room():
+                return Admission(quota, peer)
         return None
 
     def evict_silent(self) -> None:
-        for places in self._places:
-            for place in list(places.silent):
-                place.evict()
+        for quota in self._quotas:
+            for admission in list(quota.silent):
+                admission.evict()
 
 
-class Listener(NamedTuple):
+class ListeningSocket(NamedTuple):
     socket: socket.socket
-    crowd: Crowd
+    limit: ConnectionLimit
     tls: ssl.SSLContext | None = None
 
 
-class Server:
+class HttpServer:
     """Serves an ASGI application on listening sockets, which stay open when it ends."""
 
-    def __init__(self, app: Any, settings: Settings, listeners: Sequence[Listener]) -> None:
+    def __init__(self, app: Any, settings: HttpSettings, listeners: Sequence[ListeningSocket]) -> None:
         self._app = app
         self._settings = settings
         self._listeners = listeners
@@ -121,7 +120,7 @@ class Server:
         self._connections: set[Connection] = set()
 
     async def serve(self, shutdown: anyio.Event) -> None:
-        """Serve until `shutdown`; what is under way then has `graceful_timeout` to end."""
+        """Serve until `shutdown`; requests that are running then have `graceful_timeout` seconds to end."""
         async with anyio.create_task_group() as connections:
             async with anyio.create_task_group() as accepting:
                 for listener in self._listeners:
@@ -131,34 +130,34 @@ class Server:
                 accepting.cancel_scope.cancel()
             await self._context.terminated.set()
             for listener in self._listeners:
-                listener.crowd.evict_silent()
+                listener.limit.evict_silent()
             for connection in self._connections:
                 connection.end_if_idle()
             connections.cancel_scope.deadline = anyio.current_time() + self._settings.graceful_timeout
 
-    async def _accept(self, listener: Listener, connections: anyio.abc.TaskGroup) -> None:
+    async def _accept(self, listener: ListeningSocket, connections: anyio.abc.TaskGroup) -> None:
         while True:
             await anyio.wait_readable(listener.socket)
             try:
-                for _ in range(AT_ONCE):
+                for _ in range(ACCEPT_BATCH):
                     peer, address = listener.socket.accept()
-                    place = listener.crowd.admit(peer)
-                    if place is None:
+                    admission = listener.limit.admit(peer)
+                    if admission is None:
                         peer.close()
                     else:
-                        connections.start_soon(self._serve, listener, peer, address, place)
+                        connections.start_soon(self._serve, listener, peer, address, admission)
             except BlockingIOError:
                 continue
-            except OSError as error:  # that of a client which has left already is its own concern
+            except OSError as error:  # a client that has left before it was accepted needs nothing
                 if error.errno in _EXHAUSTED:
                     log.warning("no connection can be accepted just now: %s; see limits.max_connections", error)
-                    await anyio.sleep(PAUSE_S)
+                    await anyio.sleep(EXHAUSTED_PAUSE_S)
 
-    async def _serve(self, listener: Listener, peer: socket.socket, address: Any, place: Place) -> None:
+    async def _serve(self, listener: ListeningSocket, peer: socket.socket, address: Any, admission: Admission) -> None:
         try:
             client = parse_socket_addr(peer.family, address)
             reader, writer = await _open_streams(peer, listener.tls, self._settings.ssl_handshake_timeout)
-            connection = Connection(self._app, self._settings, self._context, reader, writer, client, place)
+            connection = Connection(self._app, self._settings, self._context, reader, writer, client, admission)
             self._connections.add(connection)
             try:
                 await connection.run()
@@ -169,7 +168,7 @@ class Server:
         except Exception:
             log.exception("a connection failed")
         finally:
-            place.leave()
+            admission.leave()
 
 
 async def _open_streams(

@@ -1,11 +1,11 @@
 """The HTTP gateway: the application served on a socket that was bound before anything else started.
 
-Stopping takes three steps: streams are told (`InFlight.closing`) and end themselves; requests that go on are cancelled;
-then the server is told to shut down, and is cut off if it does not. A gateway that is itself cancelled leaves out the
-first step only.
+It stops in three steps: streams end themselves on `InFlight.closing`; requests that still run after `FINISH_S` are
+cancelled; the server shuts down, and is cancelled if it takes longer than `CLOSE_S`. A gateway that is itself cancelled
+leaves out the first step only.
 
-Where it listens is in `jobd.http.listen`, who is let in in `jobd.http.accept`, what a connection may do in
-`jobd.http.http1`.
+Sockets are bound in `jobd.http.listen`, connections admitted in `jobd.http.accept`, served in `jobd.http.connection`,
+requests parsed in `jobd.http.http1` and checked in `jobd.http.request_checks`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from jobd.http.accept import Crowd, Listener, Server
-from jobd.http.http1 import Settings
+from jobd.http.accept import ConnectionLimit, HttpServer, ListeningSocket
+from jobd.http.http1 import HttpSettings
 from jobd.http.listen import bind_listener, listener_url
 from jobd.http.problems import problem_of
 from jobd.http.request_checks import READS
@@ -33,28 +33,31 @@ if TYPE_CHECKING:
     from jobd.http.listen import TlsFiles
     from jobd.supervise.service import Handle
 
-__all__ = ["Gateway", "InFlight", "UnderWay", "bind_listener", "hypercorn_settings", "listener_url"]
+__all__ = ["Gateway", "InFlight", "RunningRequest", "bind_listener", "hypercorn_settings", "listener_url"]
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked who still has a token that counts.
-BEAT_S = 1.0
-#: How long requests that ignore `closing` may go on, and how long the server gets after them.
+#: Seconds between two checks whether the tokens of running requests are still valid; also the heartbeat to the
+#: supervisor.
+TOKEN_CHECK_S = 1.0
+#: Seconds that running requests have to end by themselves when the gateway stops; after that they are cancelled.
 FINISH_S = 2.0
+#: Seconds that the server then has to write what was answered and close its connections.
 CLOSE_S = 2.0
+#: Connections of each listener, for tests and benchmarks; the daemon passes limits.max_connections.
 MAX_CONNECTIONS = 4000
-#: A client that has connected by TLS and says nothing is as idle as any other.
+#: Seconds for a TLS handshake; as long as an idle connection without TLS may stay silent (`keep_alive_timeout`).
 TLS_HANDSHAKE_S = 5.0
 
 
-class UnderWay:
-    """One request, which may have to end before it is done."""
+class RunningRequest:
+    """One request, which may be ended before it is answered."""
 
     def __init__(self, principal: Principal | None, end: Callable[[], None] | None) -> None:
         self.principal = principal
-        #: How to end it when its token counts no more. None: it is short and may write, so it is left to finish.
+        #: Cancels the request when its token is no longer valid. None: it may write and is short, so it finishes.
         self.end = end
-        #: What it is answered then, if its answer has not begun.
+        #: The answer to the cancelled request, if no answer has begun.
         self.refusal: ApiError | None = None
 
     def refuse(self, refusal: ApiError) -> None:
@@ -64,16 +67,16 @@ class UnderWay:
 
 
 class InFlight:
-    """ASGI middleware: knows every request under way, so that a stop or the loss of its token can end it."""
+    """ASGI middleware: keeps every running request, so that a stop of the gateway or a revoked token can end it."""
 
     def __init__(self, app: Starlette) -> None:
         self._app = app
-        self._requests: dict[UnderWay, anyio.CancelScope] = {}
+        self._requests: dict[RunningRequest, anyio.CancelScope] = {}
         self._idle = anyio.Event()
         self._idle.set()
-        #: Set when streams shall end.
+        #: Set when the gateway stops: streams have to end.
         self.closing = anyio.Event()
-        #: Called then: for streams, of which there are too many for a task each that waits.
+        #: Callbacks for the same moment, for event streams: a waiting task for each would cost too much memory.
         self.on_closing: set[Callable[[], None]] = set()
         self._is_over = False
         app.state.in_flight = self
@@ -91,7 +94,7 @@ class InFlight:
 
         with anyio.CancelScope() as cancel_scope:
             end = cancel_scope.cancel if scope["method"] in READS else None
-            request = scope["state"]["under_way"] = UnderWay(scope["state"].get("principal"), end)
+            request = scope["state"]["running_request"] = RunningRequest(scope["state"].get("principal"), end)
             self._requests[request] = cancel_scope
             if self._idle.is_set():
                 self._idle = anyio.Event()
@@ -106,8 +109,8 @@ class InFlight:
         if cancel_scope.cancelled_caught and not has_begun:
             await problem_of(request.refusal or _stopping(), "")(scope, receive, send)
 
-    def end_of_others(self, still_admits: Callable[[Principal], bool]) -> None:
-        """End what is under way for those whose token was revoked, has expired or may less than before."""
+    def end_revoked(self, still_admits: Callable[[Principal], bool]) -> None:
+        """End the requests whose token was revoked, has expired or lost a scope or queue."""
         for request in list(self._requests):
             if request.principal is not None and request.refusal is None and not still_admits(request.principal):
                 request.refuse(_token_lost())
@@ -161,16 +164,16 @@ class Gateway:
 
     async def run(self, handle: Handle) -> None:
         in_flight, shutdown, served = InFlight(self._app), anyio.Event(), anyio.Event()
-        # Cancelled with the gateway, it would cut off answers that are being written: it is always asked first.
+        # Shielded: cancelled with the gateway, the server would cut off answers that are being written.
         serving = anyio.CancelScope(shield=True)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._serve, serving, in_flight, shutdown, served)
             try:
                 handle.ready()
                 while not handle.stop.is_set():
-                    with anyio.move_on_after(BEAT_S):
+                    with anyio.move_on_after(TOKEN_CHECK_S):
                         await handle.stop.wait()
-                    in_flight.end_of_others(self._still_admits)
+                    in_flight.end_revoked(self._still_admits)
                     handle.beat()
                 await in_flight.finish(0.0 if handle.hurry else FINISH_S)
             finally:
@@ -187,25 +190,27 @@ class Gateway:
             with serving:
                 async with self._app.router.lifespan_context(self._app):
                     settings = self._settings()
-                    await Server(self._guard(in_flight), settings, self._listeners(settings)).serve(shutdown)
+                    await HttpServer(self._guard(in_flight), settings, self._listeners(settings)).serve(shutdown)
         finally:
             served.set()
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> HttpSettings:
         settings = hypercorn_settings()
         if self._tls is not None:
             settings.certfile, settings.keyfile = self._tls
         return settings
 
-    def _listeners(self, settings: Settings) -> list[Listener]:
-        listeners = [Listener(self._listener, Crowd(self._max_connections), settings.create_ssl_context())]
+    def _listeners(self, settings: HttpSettings) -> list[ListeningSocket]:
+        listeners = [
+            ListeningSocket(self._listener, ConnectionLimit(self._max_connections), settings.create_ssl_context())
+        ]
         if self._unix_listener is not None:
-            listeners.append(Listener(self._unix_listener, Crowd(self._max_connections)))
+            listeners.append(ListeningSocket(self._unix_listener, ConnectionLimit(self._max_connections)))
         return listeners
 
 
-def hypercorn_settings() -> Settings:
-    settings = Settings()
+def hypercorn_settings() -> HttpSettings:
+    settings = HttpSettings()
     settings.alpn_protocols = ["http/1.1"]
     settings.ssl_handshake_timeout = TLS_HANDSHAKE_S
     settings.include_server_header = False

@@ -4,7 +4,8 @@ Hypercorn leaves these open: the size and number of headers, the length of the t
 encoding (which two servers in a row may read differently), and who the Host header says we are. Whoever passes has a
 principal in `scope["state"]["principal"]` and a request id; every answer carries that id, and `nosniff`.
 
-The body's pace and what h11 itself lets through are the concern of `jobd.http.http1`, which sees the bytes.
+The pace of a body and what h11 lets through are checked where the bytes are seen: `jobd.http.connection` and
+`jobd.http.http1`.
 """
 
 from __future__ import annotations

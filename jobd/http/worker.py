@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
-    from jobd.http.gateway import UnderWay
+    from jobd.http.gateway import RunningRequest
     from jobd.job.model import LeaseLost
     from jobd.lifecycle.claim import ClaimedJob
 
@@ -85,7 +85,7 @@ async def _wait_for_jobs(
     """At most so many jobs, unless none comes or the caller hangs up; then whatever came is handed back uncharged."""
     jobs: list[ClaimedJob] = []
     hung_up = anyio.Event()
-    under_way: UnderWay = call.request.scope["state"]["under_way"]
+    running: RunningRequest = call.request.scope["state"]["running_request"]
 
     def end() -> None:
         hung_up.set()
@@ -96,7 +96,7 @@ async def _wait_for_jobs(
         end()
 
     async with anyio.create_task_group() as tasks:
-        under_way.end = end  # when its token counts no more
+        running.end = end  # called when the token of this worker is no longer valid
         tasks.start_soon(watch)
         jobs = await call.services.dispatcher.take(queues, owner_id, most, max(wait_s, LOOK_S))
         tasks.cancel_scope.cancel()
@@ -104,10 +104,10 @@ async def _wait_for_jobs(
         for job in jobs:
             held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
             await call.services.engine.release(held)
-        if under_way.refusal is not None:
-            raise under_way.refusal
+        if running.refusal is not None:
+            raise running.refusal
         return []
-    under_way.end = None
+    running.end = None
     return jobs
 
 

@@ -15,11 +15,12 @@ from starlette.routing import Route
 from jobd.auth.doorkeeper import Doorkeeper
 from jobd.auth.token import new_token
 from jobd.config.model import Auth, Config, Limits, Token
-from jobd.http import http1
+from jobd.http import connection as connection_module
 from jobd.http.accept import RESERVED
+from jobd.http.connection import Slowness
 from jobd.http.endpoint import JSON
 from jobd.http.gateway import Gateway
-from jobd.http.http1 import Slowness
+from jobd.http.http1 import HttpSettings
 from jobd.http.listen import bind_listener
 from jobd.http.problems import problem_of
 from jobd.http.request_checks import Guard, Hosts
@@ -243,13 +244,13 @@ def test_host_is_ours_by_address_or_by_a_listed_name(host: bytes, is_ours: bool)
 
 def test_body_may_be_slow_but_not_too_slow() -> None:
     slowness = Slowness()
-    assert slowness.patience() == http1.BODY_STALL_S
+    assert slowness.patience() == connection_module.BODY_STALL_S
 
     slowness.waited_s = 59.0
     assert slowness.patience() == pytest.approx(1.0)
 
     slowness.received = 50 * 1024 * 1024
-    assert slowness.patience() == http1.BODY_STALL_S
+    assert slowness.patience() == connection_module.BODY_STALL_S
 
     slowness.waited_s = 60.0 + 512 + 1
     assert slowness.patience() < 0
@@ -286,9 +287,9 @@ async def alive(request: Request) -> Response:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http1, "BODY_STALL_S", SHORT_S)
-    monkeypatch.setattr(http1, "LINGER_S", SHORT_S)
-    monkeypatch.setattr(http1.Settings, "keep_alive_timeout", SHORT_S)
+    monkeypatch.setattr(connection_module, "BODY_STALL_S", SHORT_S)
+    monkeypatch.setattr(connection_module, "LINGER_S", SHORT_S)
+    monkeypatch.setattr(HttpSettings, "keep_alive_timeout", SHORT_S)
 
 
 @pytest.fixture
@@ -363,7 +364,7 @@ async def test_body_that_stops_coming_is_a_408(listener: socket.socket) -> None:
 async def test_body_that_dribbles_is_a_408_at_its_deadline(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "BODY_S", SHORT_S)
+    monkeypatch.setattr(connection_module, "BODY_S", SHORT_S)
     async with serving(listener), await anyio.connect_tcp(*listener.getsockname()) as stream:
         await stream.send(b"POST /upload HTTP/1.1\r\n" + HOST + b"Content-Length: 100000\r\n\r\n")
 

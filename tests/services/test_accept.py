@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from jobd.auth.doorkeeper import Doorkeeper
 from jobd.config.model import Config
-from jobd.http.accept import AT_ONCE, RESERVED, Crowd
+from jobd.http.accept import ACCEPT_BATCH, RESERVED, ConnectionLimit
 from jobd.http.gateway import Gateway
 from jobd.http.hang_up import while_wanted
 from jobd.http.listen import TlsFiles, bind_listener
@@ -258,7 +258,7 @@ async def test_flood_of_silent_connections_takes_nothing_from_others(
                 assert await server.status_of("/other") == 200
                 most = max(most, server.descriptors())
 
-        assert most <= LIMIT + RESERVED + AT_ONCE
+        assert most <= LIMIT + RESERVED + ACCEPT_BATCH
 
 
 async def test_health_is_told_though_all_are_busy_and_a_flood_comes(listener: socket.socket) -> None:
@@ -279,26 +279,26 @@ async def test_health_is_told_though_all_are_busy_and_a_flood_comes(listener: so
 
 
 def test_newcomer_takes_the_place_of_who_was_silent_longest_and_of_nobody_else() -> None:
-    crowd = Crowd(2)
+    limit = ConnectionLimit(2)
     pairs = [socket.socketpair() for _ in range(RESERVED + 5)]
     ends = [ours for ours, _ in pairs]
     try:
-        first, second, third = (crowd.admit(end) for end in ends[:3])
+        first, second, third = (limit.admit(end) for end in ends[:3])
         assert first is not None
         assert second is not None
         assert third is not None
         assert pairs[0][1].recv(1) == b""
         second.use()
         third.use()
-        kept = [crowd.admit(end) for end in ends[3 : 3 + RESERVED]]
-        for place in kept:
-            assert place is not None
-            assert place.is_reserved
-            place.use()
+        kept = [limit.admit(end) for end in ends[3 : 3 + RESERVED]]
+        for admission in kept:
+            assert admission is not None
+            assert admission.is_reserved
+            admission.use()
 
-        assert crowd.admit(ends[-2]) is None
+        assert limit.admit(ends[-2]) is None
         third.leave()
-        last = crowd.admit(ends[-1])
+        last = limit.admit(ends[-1])
         assert last is not None
         assert not last.is_reserved
     finally:

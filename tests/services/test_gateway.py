@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from jobd.errors import root_cause
+from jobd.http import connection as connection_module
 from jobd.http import gateway as gateway_module
-from jobd.http import http1
 from jobd.http.gateway import CLOSE_S, Gateway, bind_listener
 from jobd.supervise.service import Handle
 from tests.support.raw_http import answers_in
@@ -249,7 +249,7 @@ async def test_client_that_does_not_read_does_not_hold_up_the_stop(listener: soc
 async def test_client_that_takes_nothing_of_its_answers_is_cut_off(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(http1, "WRITE_S", WRITE_S)
+    monkeypatch.setattr(connection_module, "WRITE_S", WRITE_S)
     async with serving(listener) as gateway:
         client = await gateway.connect()
         before = open_sockets()
@@ -263,7 +263,7 @@ async def test_client_that_takes_nothing_of_its_answers_is_cut_off(
 async def test_client_that_reads_slowly_gets_all_of_its_answer(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http1, "WRITE_S", WRITE_S)
+    monkeypatch.setattr(connection_module, "WRITE_S", WRITE_S)
     async with serving(listener) as gateway:
         client, first = await gateway.ask("/large")
         received, body_at = len(first), first.index(b"\r\n\r\n") + 4
