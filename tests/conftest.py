@@ -11,9 +11,9 @@ import pytest
 from jobd.config.model import Config
 from tests.support import servers
 from tests.support.daemon import Jobd
+from tests.support.database_workers import DatabaseWorkers, database_workers
 from tests.support.http import Api
 from tests.support.node import Node, new_database
-from tests.support.stage import Stage, stage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -158,9 +158,9 @@ def api(daemon: Jobd) -> Api:
 
 
 @pytest.fixture(scope="session")
-def workers(daemon: Jobd) -> Iterator[Stage]:
+def workers(daemon: Jobd) -> Iterator[DatabaseWorkers]:
     """Plays the part of the workers, since nobody else takes jobs here."""
-    with stage(daemon.addresses["DATABASE_URL"]) as played:
+    with database_workers(daemon.addresses["DATABASE_URL"]) as played:
         yield played
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.support.depot import CONFIG, Depot, depot
+from tests.support.workerless import CONFIG, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot(CONFIG + "[limits]\nresult_bytes = 1048576\n") as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon(CONFIG + "[limits]\nresult_bytes = 1048576\n") as made:
         yield made
 
 
@@ -95,50 +95,50 @@ BAD: list[Bad] = [
 
 
 @pytest.fixture(scope="module")
-def held(yard: Depot) -> Held:
+def held(workerless: WorkerlessDaemon) -> Held:
     """One job for the whole table: no row may hurt it."""
-    return yard.running(queue="slow")
+    return workerless.running(queue="slow")
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.row)
-def test_bad_report_is_refused_by_name_and_changes_nothing(yard: Depot, held: Held, bad: Bad) -> None:
+def test_bad_report_is_refused_by_name_and_changes_nothing(workerless: WorkerlessDaemon, held: Held, bad: Bad) -> None:
     good: dict[str, Any] = {
         "complete": {**held, "result": {}},
         "fail": {**held, "error": ERROR},
         "heartbeat": {name: held[name] for name in ("worker_id", "job_id", "lease_token")},
     }[bad.verb]
-    before = yard.state_of(held["job_id"])
+    before = workerless.state_of(held["job_id"])
 
-    answer = yard.post(bad.verb, without_absent({**good, **bad.wrong}))
+    answer = workerless.post(bad.verb, without_absent({**good, **bad.wrong}))
 
     assert (answer.status, answer.code) == (bad.status, bad.code), answer.body
     assert "ack" not in answer.json
-    assert yard.state_of(held["job_id"]) == before
+    assert workerless.state_of(held["job_id"]) == before
     assert held["lease_token"] not in answer.body.decode()
 
 
-def test_job_is_still_held_after_all_that_and_can_be_failed(yard: Depot) -> None:
-    held = yard.running(queue="slow")
-    assert yard.post("complete", {**held, "result": "a\0b"}).code == "nul"
+def test_job_is_still_held_after_all_that_and_can_be_failed(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running(queue="slow")
+    assert workerless.post("complete", {**held, "result": "a\0b"}).code == "nul"
 
-    failed = yard.fail(held, code="result_unfit", retryable=False)
+    failed = workerless.fail(held, code="result_unfit", retryable=False)
 
     assert (failed["ok"], failed["dlq"]) == (True, True)
 
 
-def test_result_of_50_mb_is_refused_before_it_is_read(yard: Depot, held: Held) -> None:
-    before = yard.state_of(held["job_id"])
+def test_result_of_50_mb_is_refused_before_it_is_read(workerless: WorkerlessDaemon, held: Held) -> None:
+    before = workerless.state_of(held["job_id"])
 
-    answer = send_and_stop_early(yard, json.dumps({**held, "result": ""}).encode(), 50_000_000)
+    answer = send_and_stop_early(workerless, json.dumps({**held, "result": ""}).encode(), 50_000_000)
 
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b'"code":"body_too_large"' in answer
-    assert yard.state_of(held["job_id"]) == before
+    assert workerless.state_of(held["job_id"]) == before
 
 
-def send_and_stop_early(yard: Depot, start: bytes, length: int) -> bytes:
+def send_and_stop_early(workerless: WorkerlessDaemon, start: bytes, length: int) -> bytes:
     """Announce a long body, send what fits into two megabytes of it, and hear the answer."""
-    host, _, port = yard.daemon.address.rpartition(":")
+    host, _, port = workerless.daemon.address.rpartition(":")
     head = (
         "POST /internal/worker/complete HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Content-Length: {length}\r\n\r\n"
@@ -190,40 +190,40 @@ def send_and_stop_early(yard: Depot, start: bytes, length: int) -> bytes:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_bad_claim_is_refused_and_takes_no_job(yard: Depot, wrong: dict[str, Any], code: str) -> None:
-    job_id = yard.submit(queue="gpu")
-    before = yard.state_of(job_id)[1:]
+def test_bad_claim_is_refused_and_takes_no_job(workerless: WorkerlessDaemon, wrong: dict[str, Any], code: str) -> None:
+    job_id = workerless.submit(queue="gpu")
+    before = workerless.state_of(job_id)[1:]
 
-    answer = yard.post(
+    answer = workerless.post(
         "claim",
         without_absent({"worker_id": "w-1", "streams": ["jobs:stream:gpu"], "max_wait_ms": 5_000, **wrong}),
     )
 
     assert (answer.status, answer.code) == (422, code), answer.body
-    assert yard.state_of(job_id)[1:] == before
-    assert yard.read(job_id)["status"] == "queued"
+    assert workerless.state_of(job_id)[1:] == before
+    assert workerless.read(job_id)["status"] == "queued"
 
 
 # Heartbeats of those who do not hold the job
 
 
-def test_heartbeat_without_the_lease_is_told_that_it_is_lost(yard: Depot) -> None:
-    running, done, requeued = (yard.running() for _ in range(3))
-    yard.complete(done, 1)
-    yard.fail(requeued, retryable=True)
+def test_heartbeat_without_the_lease_is_told_that_it_is_lost(workerless: WorkerlessDaemon) -> None:
+    running, done, requeued = (workerless.running() for _ in range(3))
+    workerless.complete(done, 1)
+    workerless.fail(requeued, retryable=True)
     unknown = {**running, "job_id": str(uuid.uuid4())}
     wrong = [{**running, "lease_token": token} for token in (str(uuid.uuid4()), "", "x", done["lease_token"])]
 
-    answers = [yard.beat(one) for one in (done, requeued, unknown, *wrong)]
+    answers = [workerless.beat(one) for one in (done, requeued, unknown, *wrong)]
 
     assert {(one["ok"], one["reason"], one["lease_expires_at"]) for one in answers} == {(False, "lease_lost", None)}
-    assert yard.beat(running)["ok"]
-    clear(yard)
+    assert workerless.beat(running)["ok"]
+    clear(workerless)
 
 
 @pytest.mark.parametrize("jobs", [[], [{}], [{"job_id": "01a1e32b-6742-7000-927b-55333af42aa0"}], "x", [None]], ids=str)
-def test_bad_list_of_heartbeats_is_refused(yard: Depot, jobs: object) -> None:
-    answer = yard.post("heartbeat", {"worker_id": "w-1", "jobs": jobs})
+def test_bad_list_of_heartbeats_is_refused(workerless: WorkerlessDaemon, jobs: object) -> None:
+    answer = workerless.post("heartbeat", {"worker_id": "w-1", "jobs": jobs})
 
     assert (answer.status, answer.code) == (422, "invalid")
 
@@ -231,103 +231,105 @@ def test_bad_list_of_heartbeats_is_refused(yard: Depot, jobs: object) -> None:
 # Reports that come too late, twice, or from somebody else
 
 
-def other_token(yard: Depot, held: Held) -> Held:
-    return {**held, "lease_token": yard.running()["lease_token"]}
+def other_token(workerless: WorkerlessDaemon, held: Held) -> Held:
+    return {**held, "lease_token": workerless.running()["lease_token"]}
 
 
-def completed(yard: Depot, held: Held) -> Held:
-    assert yard.complete(held, {"first": True})["ok"]
+def completed(workerless: WorkerlessDaemon, held: Held) -> Held:
+    assert workerless.complete(held, {"first": True})["ok"]
     return held
 
 
-def failed(yard: Depot, held: Held) -> Held:
-    assert yard.fail(held, retryable=False)["ok"]
+def failed(workerless: WorkerlessDaemon, held: Held) -> Held:
+    assert workerless.fail(held, retryable=False)["ok"]
     return held
 
 
-def reaped(yard: Depot, held: Held) -> Held:
-    yard.expire(held)
-    yard.reap()
+def reaped(workerless: WorkerlessDaemon, held: Held) -> Held:
+    workerless.expire(held)
+    workerless.reap()
     return held
 
 
-def taken_over(yard: Depot, held: Held) -> Held:
-    reaped(yard, held)
-    assert yard.claim("jobs:stream:slow")["job_id"] == held["job_id"]
+def taken_over(workerless: WorkerlessDaemon, held: Held) -> Held:
+    reaped(workerless, held)
+    assert workerless.claim("jobs:stream:slow")["job_id"] == held["job_id"]
     return held
 
 
-def canceled(yard: Depot, held: Held) -> Held:
-    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
-    return reaped(yard, held)
+def canceled(workerless: WorkerlessDaemon, held: Held) -> Held:
+    workerless.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+    return reaped(workerless, held)
 
 
-def canceled_and_failed(yard: Depot, held: Held) -> Held:
-    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
-    assert yard.fail(held)["reason"] == "canceled"
+def canceled_and_failed(workerless: WorkerlessDaemon, held: Held) -> Held:
+    workerless.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+    assert workerless.fail(held)["reason"] == "canceled"
     return held
 
 
 class Late(NamedTuple):
     row: str
     #: What happened before, and with which proof the report then comes.
-    before: Callable[[Depot, Held], Held]
+    before: Callable[[WorkerlessDaemon, Held], Held]
     reason: str
     verbs: tuple[str, ...] = ("complete", "fail")
 
 
 LATE: list[Late] = [
-    Late("W1 wrong token", lambda yard, held: {**held, "lease_token": str(uuid.uuid4())}, "superseded"),
-    Late("W1 empty token", lambda yard, held: {**held, "lease_token": ""}, "superseded"),
-    Late("W1 token that is none", lambda yard, held: {**held, "lease_token": "secret"}, "superseded"),
+    Late("W1 wrong token", lambda workerless, held: {**held, "lease_token": str(uuid.uuid4())}, "superseded"),
+    Late("W1 empty token", lambda workerless, held: {**held, "lease_token": ""}, "superseded"),
+    Late("W1 token that is none", lambda workerless, held: {**held, "lease_token": "secret"}, "superseded"),
     Late("W1 token of another job", other_token, "superseded"),
-    Late("W2 wrong attempt", lambda yard, held: {**held, "attempt_id": str(uuid.uuid4())}, "superseded"),
-    Late("W2 token for attempt", lambda yard, held: {**held, "attempt_id": held["lease_token"]}, "superseded"),
+    Late("W2 wrong attempt", lambda workerless, held: {**held, "attempt_id": str(uuid.uuid4())}, "superseded"),
+    Late("W2 token for attempt", lambda workerless, held: {**held, "attempt_id": held["lease_token"]}, "superseded"),
     Late("W4 W5 after another outcome", completed, "conflicting_outcome"),
     Late("W5 after fail", failed, "conflicting_outcome"),
     Late("W6 after reap", reaped, "superseded"),
     Late("W6 after another took over", taken_over, "superseded"),
     Late("W7 canceled and reaped", canceled, "canceled"),
     Late("W7 canceled by its own fail", canceled_and_failed, "conflicting_outcome"),
-    Late("W8 unknown job", lambda yard, held: {**held, "job_id": str(uuid.uuid4())}, "unknown_job"),
+    Late("W8 unknown job", lambda workerless, held: {**held, "job_id": str(uuid.uuid4())}, "unknown_job"),
 ]
 CASES = [pytest.param(late, verb, id=f"{late.row}: {verb}") for late in LATE for verb in late.verbs]
 
 
 @pytest.mark.parametrize(("late", "verb"), CASES)
-def test_report_that_cannot_count_is_answered_and_changes_nothing(yard: Depot, late: Late, verb: str) -> None:
-    held = yard.running(queue="slow")
-    shown = late.before(yard, held)
-    before = settled(yard, held)
+def test_report_that_cannot_count_is_answered_and_changes_nothing(
+    workerless: WorkerlessDaemon, late: Late, verb: str
+) -> None:
+    held = workerless.running(queue="slow")
+    shown = late.before(workerless, held)
+    before = settled(workerless, held)
 
-    answer = report(yard, verb, shown)
+    answer = report(workerless, verb, shown)
 
     assert answer.status == 200, answer.body
     refused = {"ok": False, "ack": True, "reason": late.reason}
     assert answer.json == (refused if verb == "complete" else {**refused, "requeued": False, "dlq": False})
-    assert settled(yard, held) == before
-    clear(yard)
+    assert settled(workerless, held) == before
+    clear(workerless)
 
 
-def report(yard: Depot, verb: str, held: Held) -> Answer:
+def report(workerless: WorkerlessDaemon, verb: str, held: Held) -> Answer:
     """Another outcome than any that was told before."""
     if verb == "complete":
-        return yard.post("complete", {**held, "result": {"late": True}})
-    return yard.post("fail", {**held, "error": {"code": "late", "retryable": True}})
+        return workerless.post("complete", {**held, "result": {"late": True}})
+    return workerless.post("fail", {**held, "error": {"code": "late", "retryable": True}})
 
 
-def settled(yard: Depot, held: Held) -> object:
+def settled(workerless: WorkerlessDaemon, held: Held) -> object:
     """All about the job but its place in the queue, which the relay gives to it by and by."""
-    job = yard.rows(
+    job = workerless.rows(
         "SELECT status, version, attempt_count, result::text, error::text FROM jobs WHERE id = $1", held["job_id"]
     )
-    return job, yard.state_of(held["job_id"])[1:]
+    return job, workerless.state_of(held["job_id"])[1:]
 
 
-def clear(yard: Depot) -> None:
+def clear(workerless: WorkerlessDaemon) -> None:
     """Nothing is left in the queue for the next row."""
-    for (job_id,) in yard.rows("SELECT id FROM jobs WHERE status = 'queued'"):
-        yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+    for (job_id,) in workerless.rows("SELECT id FROM jobs WHERE status = 'queued'"):
+        workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
 
 # Whatever the verb
@@ -349,19 +351,22 @@ def clear(yard: Depot) -> None:
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_body_that_is_no_report_is_refused(yard: Depot, verb: str, body: bytes, status: int, code: str) -> None:
-    answer = yard.api("POST", f"/internal/worker/{verb}", body)
+def test_body_that_is_no_report_is_refused(
+    workerless: WorkerlessDaemon, verb: str, body: bytes, status: int, code: str
+) -> None:
+    answer = workerless.api("POST", f"/internal/worker/{verb}", body)
 
     assert (answer.status, answer.code) == (status, code)
 
 
-def test_no_token_is_found_in_the_log(yard: Depot) -> None:
-    yard.complete(yard.running())
-    yard.running()
+def test_no_token_is_found_in_the_log(workerless: WorkerlessDaemon) -> None:
+    workerless.complete(workerless.running())
+    workerless.running()
     tokens = [
-        str(token) for (token,) in yard.rows("SELECT lease_token FROM attempts UNION SELECT lease_token FROM leases")
+        str(token)
+        for (token,) in workerless.rows("SELECT lease_token FROM attempts UNION SELECT lease_token FROM leases")
     ]
-    log = yard.daemon.log_file.read_text()
+    log = workerless.daemon.log_file.read_text()
 
     assert tokens
     assert [token for token in tokens if token in log] == []

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 
 def job(**fields: Any) -> bytes:
@@ -115,7 +115,9 @@ MEANING: list[tuple[str, bytes, int, str]] = [
 
 
 @pytest.mark.parametrize(("body", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in SYNTAX + MEANING])
-def test_a_bad_submit_is_refused_without_a_trace(api: Api, workers: Stage, body: bytes, status: int, code: str) -> None:
+def test_a_bad_submit_is_refused_without_a_trace(
+    api: Api, workers: DatabaseWorkers, body: bytes, status: int, code: str
+) -> None:
     before = workers.traces()
 
     answer = api("POST", "/v1/jobs", body)
@@ -126,7 +128,7 @@ def test_a_bad_submit_is_refused_without_a_trace(api: Api, workers: Stage, body:
 
 @pytest.mark.parametrize(("body", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in MEANING])
 def test_a_batch_with_a_bad_item_is_refused_whole_and_names_it(
-    api: Api, workers: Stage, body: bytes, status: int, code: str
+    api: Api, workers: DatabaseWorkers, body: bytes, status: int, code: str
 ) -> None:
     before = workers.traces()
 
@@ -153,7 +155,7 @@ HEADERS = [
 
 @pytest.mark.parametrize(("headers", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in HEADERS])
 def test_a_submit_with_bad_headers_is_refused_without_a_trace(
-    api: Api, workers: Stage, headers: dict[str, str], status: int, code: str
+    api: Api, workers: DatabaseWorkers, headers: dict[str, str], status: int, code: str
 ) -> None:
     before = workers.traces()
 
@@ -163,7 +165,7 @@ def test_a_submit_with_bad_headers_is_refused_without_a_trace(
     assert workers.traces() == before
 
 
-def test_a_key_that_is_sent_twice_is_refused_without_a_trace(api: Api, workers: Stage) -> None:
+def test_a_key_that_is_sent_twice_is_refused_without_a_trace(api: Api, workers: DatabaseWorkers) -> None:
     before = workers.traces()
     connection = http.client.HTTPConnection(api.address, timeout=10)
     connection.putrequest("POST", "/v1/jobs")
@@ -180,7 +182,7 @@ def test_a_key_that_is_sent_twice_is_refused_without_a_trace(api: Api, workers: 
     assert workers.traces() == before
 
 
-def test_an_endless_chunked_body_is_cut_off(api: Api, workers: Stage) -> None:
+def test_an_endless_chunked_body_is_cut_off(api: Api, workers: DatabaseWorkers) -> None:
     before = workers.traces()
     connection = http.client.HTTPConnection(api.address, timeout=10)
     connection.putrequest("POST", "/v1/jobs")

@@ -11,8 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 NOBODY = "01a1e32b-6742-7000-927b-55333af42aa0"
 GOOD: dict[str, Any] = {"title": "Count the cats", "task": "embed", "payload": {}, "created_by": "ann"}
@@ -44,7 +44,7 @@ def new(api: Api, **fields: Any) -> str:
     return ticket_id
 
 
-def ticket_in(api: Api, workers: Stage, status: str) -> str:
+def ticket_in(api: Api, workers: DatabaseWorkers, status: str) -> str:
     """A ticket as if it had come there; nobody works on tickets here."""
     ticket_id = new(api)
     for step in STEPS[status]:
@@ -52,7 +52,7 @@ def ticket_in(api: Api, workers: Stage, status: str) -> str:
     return ticket_id
 
 
-def traces(workers: Stage) -> tuple[Any, ...]:
+def traces(workers: DatabaseWorkers) -> tuple[Any, ...]:
     return workers.rows(TRACES)[0]
 
 
@@ -147,7 +147,7 @@ WHOLE: list[tuple[str, bytes, int, str]] = [
 
 @pytest.mark.parametrize(("fields", "status", "code"), rows(FIELDS + ONLY_NEW))
 def test_a_bad_ticket_is_refused_without_a_trace(
-    api: Api, workers: Stage, fields: dict[str, Any], status: int, code: str
+    api: Api, workers: DatabaseWorkers, fields: dict[str, Any], status: int, code: str
 ) -> None:
     before = traces(workers)
 
@@ -159,7 +159,7 @@ def test_a_bad_ticket_is_refused_without_a_trace(
 
 @pytest.mark.parametrize(("fields", "status", "code"), rows(FIELDS))
 def test_a_bad_edit_is_refused_and_changes_nothing(
-    api: Api, workers: Stage, fields: dict[str, Any], status: int, code: str
+    api: Api, workers: DatabaseWorkers, fields: dict[str, Any], status: int, code: str
 ) -> None:
     ticket_id = new(api)
     before = traces(workers)
@@ -173,7 +173,7 @@ def test_a_bad_edit_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(("body", "status", "code"), rows(WHOLE))
 @pytest.mark.parametrize("word", ["", "/{id}", "/{id}/approve", "/{id}/sign-off"])
 def test_a_bad_body_is_refused_without_a_trace(
-    api: Api, workers: Stage, word: str, body: bytes, status: int, code: str
+    api: Api, workers: DatabaseWorkers, word: str, body: bytes, status: int, code: str
 ) -> None:
     path = f"/v1/tickets{word.replace('{id}', new(api))}"
     before = traces(workers)
@@ -192,7 +192,7 @@ def test_a_missing_field_is_named(api: Api, field: str) -> None:
     assert field in answer.json["detail"]
 
 
-def test_tickets_cannot_wait_for_each_other(api: Api, workers: Stage) -> None:
+def test_tickets_cannot_wait_for_each_other(api: Api, workers: DatabaseWorkers) -> None:
     first = new(api)
     second = new(api, blocked_on=[first])
     before = traces(workers)
@@ -224,7 +224,7 @@ ILLEGAL = [
 
 @pytest.mark.parametrize(("verb", "status", "code"), rows(ILLEGAL))
 def test_an_illegal_transition_is_refused_and_changes_nothing(
-    api: Api, workers: Stage, verb: str, status: str, code: str
+    api: Api, workers: DatabaseWorkers, verb: str, status: str, code: str
 ) -> None:
     ticket_id = ticket_in(api, workers, status)
     before = traces(workers)
@@ -237,7 +237,7 @@ def test_an_illegal_transition_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("status", [status for status in STATUSES if status != "NEW"])
-def test_only_a_new_ticket_is_edited(api: Api, workers: Stage, status: str) -> None:
+def test_only_a_new_ticket_is_edited(api: Api, workers: DatabaseWorkers, status: str) -> None:
     ticket_id = ticket_in(api, workers, status)
     before = traces(workers)
 
@@ -247,7 +247,7 @@ def test_only_a_new_ticket_is_edited(api: Api, workers: Stage, status: str) -> N
     assert traces(workers) == before
 
 
-def test_a_ticket_is_approved_once(api: Api, workers: Stage) -> None:
+def test_a_ticket_is_approved_once(api: Api, workers: DatabaseWorkers) -> None:
     ticket_id = new(api)
     first = api("POST", f"/v1/tickets/{ticket_id}/approve", {"by": "bob"})
     before = traces(workers)
@@ -259,7 +259,7 @@ def test_a_ticket_is_approved_once(api: Api, workers: Stage) -> None:
     assert traces(workers) == before
 
 
-def test_a_ticket_is_rejected_once(api: Api, workers: Stage) -> None:
+def test_a_ticket_is_rejected_once(api: Api, workers: DatabaseWorkers) -> None:
     ticket_id = new(api)
     first = api("POST", f"/v1/tickets/{ticket_id}/reject", {"by": "bob"})
     before = traces(workers)
@@ -283,7 +283,7 @@ WORDS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize("body", rows(WORDS))
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_decision_without_a_name_or_with_odd_words_is_refused(
-    api: Api, workers: Stage, verb: str, body: dict[str, Any]
+    api: Api, workers: DatabaseWorkers, verb: str, body: dict[str, Any]
 ) -> None:
     ticket_id = new(api)
     before = traces(workers)
@@ -316,7 +316,7 @@ def test_an_unknown_ticket_is_not_there(api: Api, ticket_id: str) -> None:
     assert {(answer.status, answer.code) for answer in answers} == {(404, "unknown_ticket")}
 
 
-def test_a_ticket_that_retention_deleted_is_gone(api: Api, workers: Stage) -> None:
+def test_a_ticket_that_retention_deleted_is_gone(api: Api, workers: DatabaseWorkers) -> None:
     path = f"/v1/tickets/{ticket_in(api, workers, 'DONE')}"
     workers.prune_tickets()
 

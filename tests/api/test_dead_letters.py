@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 
 @pytest.fixture(autouse=True)
-def no_letters(workers: Stage) -> None:
+def no_letters(workers: DatabaseWorkers) -> None:
     workers.prune()
 
 
-def bury(api: Api, workers: Stage, **fields: Any) -> str:
+def bury(api: Api, workers: DatabaseWorkers, **fields: Any) -> str:
     job_id: str = api("POST", "/v1/jobs", {"task": "embed", "payload": {}, **fields}).json["job_id"]
     workers.fail(job_id)
     return job_id
@@ -28,7 +28,7 @@ def letters(api: Api, query: str = "") -> list[str]:
     return [one["job_id"] for one in api("GET", f"/v1/dlq{query}").json["letters"]]
 
 
-def test_dead_letters_are_listed_newest_first_by_queue_and_task(api: Api, workers: Stage) -> None:
+def test_dead_letters_are_listed_newest_first_by_queue_and_task(api: Api, workers: DatabaseWorkers) -> None:
     first, second = bury(api, workers), bury(api, workers, queue="fast", task="chat")
 
     assert letters(api) == [second, first]
@@ -38,7 +38,7 @@ def test_dead_letters_are_listed_newest_first_by_queue_and_task(api: Api, worker
     assert (letter["reason"], letter["redriven_to"]) == ("not_retryable", None)
 
 
-def test_pages_of_dead_letters_follow_each_other(api: Api, workers: Stage) -> None:
+def test_pages_of_dead_letters_follow_each_other(api: Api, workers: DatabaseWorkers) -> None:
     made = [bury(api, workers) for _ in range(3)]
 
     first = api("GET", "/v1/dlq?limit=2").json
@@ -48,7 +48,7 @@ def test_pages_of_dead_letters_follow_each_other(api: Api, workers: Stage) -> No
     assert second["next"] is None
 
 
-def test_a_filtered_redrive_runs_what_fits_and_each_once(api: Api, workers: Stage) -> None:
+def test_a_filtered_redrive_runs_what_fits_and_each_once(api: Api, workers: DatabaseWorkers) -> None:
     fits = [bury(api, workers, queue="fast") for _ in range(3)]
     bury(api, workers)
 
@@ -62,7 +62,7 @@ def test_a_filtered_redrive_runs_what_fits_and_each_once(api: Api, workers: Stag
     assert again.json == {"retried": [], "next": None}
 
 
-def test_a_redrive_goes_on_where_it_left_off(api: Api, workers: Stage) -> None:
+def test_a_redrive_goes_on_where_it_left_off(api: Api, workers: DatabaseWorkers) -> None:
     made = [bury(api, workers) for _ in range(3)]
 
     first = api("POST", "/v1/dlq/retry", {"limit": 2}).json
@@ -72,7 +72,7 @@ def test_a_redrive_goes_on_where_it_left_off(api: Api, workers: Stage) -> None:
     assert {one["from"] for one in first["retried"] + second["retried"]} == set(made)
 
 
-def test_a_redrive_by_ids_takes_dead_letters_only(api: Api, workers: Stage) -> None:
+def test_a_redrive_by_ids_takes_dead_letters_only(api: Api, workers: DatabaseWorkers) -> None:
     dead = bury(api, workers)
     queued = api("POST", "/v1/jobs", {"task": "embed", "payload": {}}).json["job_id"]
 
@@ -81,7 +81,7 @@ def test_a_redrive_by_ids_takes_dead_letters_only(api: Api, workers: Stage) -> N
     assert [one["from"] for one in answer.json["retried"]] == [dead]
 
 
-def test_redrives_at_the_same_time_run_each_letter_once(api: Api, workers: Stage) -> None:
+def test_redrives_at_the_same_time_run_each_letter_once(api: Api, workers: DatabaseWorkers) -> None:
     made = [bury(api, workers) for _ in range(20)]
 
     with ThreadPoolExecutor(8) as pool:
@@ -106,7 +106,9 @@ def test_redrives_at_the_same_time_run_each_letter_once(api: Api, workers: Stage
         (b"x" * 70_000, 413, "body_too_large"),
     ],
 )
-def test_a_bad_redrive_is_refused_without_a_trace(api: Api, workers: Stage, body: Any, status: int, code: str) -> None:
+def test_a_bad_redrive_is_refused_without_a_trace(
+    api: Api, workers: DatabaseWorkers, body: Any, status: int, code: str
+) -> None:
     bury(api, workers)
     before = workers.traces()
 

@@ -12,8 +12,8 @@ from tests.support.sse import Sent, Stream
 
 if TYPE_CHECKING:
     from tests.support.daemon import Jobd
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 
 def submit(api: Api, queue: str = "told") -> str:
@@ -156,7 +156,7 @@ def test_streams_of_unknown_jobs_are_not_found(api: Api) -> None:
         assert (answer.status, answer.code) == (404, "unknown_job")
 
 
-def test_the_stream_of_a_job_past_its_retention_is_gone(api: Api, workers: Stage) -> None:
+def test_the_stream_of_a_job_past_its_retention_is_gone(api: Api, workers: DatabaseWorkers) -> None:
     job_id = finished_job(api)
     workers.prune()
 

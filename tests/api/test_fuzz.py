@@ -21,8 +21,8 @@ from schemathesis.specs.openapi import checks
 from jobd.http.app import ENDPOINTS
 from jobd.http.openapi import document
 from tests.support.daemon import Jobd
+from tests.support.database_workers import DatabaseWorkers, database_workers
 from tests.support.http import Api
-from tests.support.stage import Stage, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,11 +101,11 @@ def daemon() -> Iterator[Jobd]:
 @pytest.fixture(scope="module")
 def jobs(daemon: Jobd) -> list[str]:
     """A job in each state."""
-    with stage(daemon.addresses["DATABASE_URL"]) as workers:
+    with database_workers(daemon.addresses["DATABASE_URL"]) as workers:
         return made_by(Api(daemon.address), workers)
 
 
-def made_by(call: Api, workers: Stage) -> list[str]:
+def made_by(call: Api, workers: DatabaseWorkers) -> list[str]:
     made = [call("POST", "/v1/jobs", {"task": "chat", "payload": {}, "queue": "fast"}).json["job_id"] for _ in range(5)]
     workers.start(made[1])
     workers.finish(made[2])

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.support.daemon import Jobd
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Answer
-    from tests.support.stage import Stage
 
 BODY = b'{"task":"embed","payload":{"n":1},"ttl_s":77}'
 
@@ -45,7 +45,9 @@ def test_the_same_key_and_body_lead_to_the_same_job(api: Api, key: str) -> None:
 
 
 @pytest.mark.parametrize("other", [BODY.replace(b":1", b":2"), BODY + b" "])
-def test_another_body_with_the_same_key_is_a_mistake(api: Api, workers: Stage, key: str, other: bytes) -> None:
+def test_another_body_with_the_same_key_is_a_mistake(
+    api: Api, workers: DatabaseWorkers, key: str, other: bytes
+) -> None:
     send(api, key)
     before = workers.traces()
 
@@ -55,7 +57,7 @@ def test_another_body_with_the_same_key_is_a_mistake(api: Api, workers: Stage, k
     assert workers.traces() == before
 
 
-def test_a_key_outlives_its_job_being_finished(api: Api, workers: Stage, key: str) -> None:
+def test_a_key_outlives_its_job_being_finished(api: Api, workers: DatabaseWorkers, key: str) -> None:
     first = send(api, key).json
     workers.finish(first["job_id"])
 
@@ -64,7 +66,7 @@ def test_a_key_outlives_its_job_being_finished(api: Api, workers: Stage, key: st
     assert (again["job_id"], again["status"], again["existing"]) == (first["job_id"], "done", True)
 
 
-def test_a_key_whose_job_is_gone_says_so(api: Api, workers: Stage, key: str) -> None:
+def test_a_key_whose_job_is_gone_says_so(api: Api, workers: DatabaseWorkers, key: str) -> None:
     workers.finish(send(api, key).json["job_id"])
     workers.prune()
 
@@ -79,7 +81,7 @@ def test_a_refused_submit_leaves_the_key_free(api: Api, key: str) -> None:
     assert (refused.status, send(api, key).status) == (422, 202)
 
 
-def test_fifty_at_once_with_one_key_make_one_job(api: Api, workers: Stage, key: str) -> None:
+def test_fifty_at_once_with_one_key_make_one_job(api: Api, workers: DatabaseWorkers, key: str) -> None:
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda _: send(api, key), range(50)))
 
@@ -108,7 +110,9 @@ def test_the_same_batch_again_leads_to_the_same_jobs(api: Api, key: str) -> None
 
 
 @pytest.mark.parametrize("other", [b"[%s]" % BODY, b"[%s,%s,%s]" % (BODY, BODY, BODY)])
-def test_another_batch_with_the_same_key_is_a_mistake(api: Api, workers: Stage, key: str, other: bytes) -> None:
+def test_another_batch_with_the_same_key_is_a_mistake(
+    api: Api, workers: DatabaseWorkers, key: str, other: bytes
+) -> None:
     send(api, key, b"[%s,%s]" % (BODY, BODY), "/v1/jobs/batch")
     before = workers.traces()
 

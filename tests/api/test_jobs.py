@@ -13,8 +13,8 @@ import pytest
 from jobd.wire.canonical import spec_hash
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 CONTRACT = ["job_id", "task", "payload", "status", "created_ts", "updated_ts", "ttl_s", "result", "error"]
 
@@ -128,7 +128,7 @@ def test_other_spellings_of_json_are_json(api: Api, content_type: str) -> None:
 # Dedupe
 
 
-def test_a_queued_twin_answers_instead_when_asked_to(api: Api, workers: Stage) -> None:
+def test_a_queued_twin_answers_instead_when_asked_to(api: Api, workers: DatabaseWorkers) -> None:
     payload = {"twin": str(uuid.uuid4())}
     first = submit(api, payload=payload)
 
@@ -167,7 +167,7 @@ def test_an_id_in_capitals_is_the_same_id(api: Api) -> None:
 
 
 @pytest.mark.parametrize(("method", "rest"), [("GET", ""), ("POST", "/cancel"), ("POST", "/retry")])
-def test_a_job_that_retention_deleted_is_gone(api: Api, workers: Stage, method: str, rest: str) -> None:
+def test_a_job_that_retention_deleted_is_gone(api: Api, workers: DatabaseWorkers, method: str, rest: str) -> None:
     job = submit(api)
     workers.finish(job["job_id"])
     workers.prune()
@@ -177,7 +177,7 @@ def test_a_job_that_retention_deleted_is_gone(api: Api, workers: Stage, method: 
     assert (answer.status, answer.code) == (410, "gone_job")
 
 
-def test_a_finished_job_tells_its_result_and_attempts(api: Api, workers: Stage) -> None:
+def test_a_finished_job_tells_its_result_and_attempts(api: Api, workers: DatabaseWorkers) -> None:
     job = submit(api, max_attempts=2)
     workers.fail(job["job_id"], retryable=True, delay_s=0.0)
     failed = read(api, job["job_id"])
@@ -193,7 +193,7 @@ def test_a_finished_job_tells_its_result_and_attempts(api: Api, workers: Stage) 
     assert "waiting" not in found
 
 
-def test_a_running_job_has_an_open_attempt(api: Api, workers: Stage) -> None:
+def test_a_running_job_has_an_open_attempt(api: Api, workers: DatabaseWorkers) -> None:
     job = submit(api)
     workers.start(job["job_id"])
 
@@ -207,7 +207,7 @@ def test_a_running_job_has_an_open_attempt(api: Api, workers: Stage) -> None:
 # Why it waits
 
 
-def test_a_job_in_line_knows_its_place(api: Api, workers: Stage) -> None:
+def test_a_job_in_line_knows_its_place(api: Api, workers: DatabaseWorkers) -> None:
     first, second = submit(api, queue="fast"), submit(api, queue="fast")
     urgent = submit(api, queue="fast", priority=1)
 
@@ -223,7 +223,7 @@ def test_a_job_whose_time_has_not_come_is_delayed(api: Api) -> None:
     assert read(api, job["job_id"])["waiting"] == {"reason": "delayed", "position": None}
 
 
-def test_a_job_that_failed_waits_out_its_backoff(api: Api, workers: Stage) -> None:
+def test_a_job_that_failed_waits_out_its_backoff(api: Api, workers: DatabaseWorkers) -> None:
     job = submit(api)
     workers.fail(job["job_id"], retryable=True)
 
@@ -245,7 +245,7 @@ def test_a_queued_job_is_canceled_at_once(api: Api) -> None:
     assert "canceled" in again.json["detail"]
 
 
-def test_a_running_job_is_asked_to_stop_as_often_as_one_likes(api: Api, workers: Stage) -> None:
+def test_a_running_job_is_asked_to_stop_as_often_as_one_likes(api: Api, workers: DatabaseWorkers) -> None:
     job_id = submit(api)["job_id"]
     workers.start(job_id)
 
@@ -256,7 +256,7 @@ def test_a_running_job_is_asked_to_stop_as_often_as_one_likes(api: Api, workers:
     assert read(api, job_id)["cancel_requested"] is True
 
 
-def test_a_finished_job_stays_as_it_is(api: Api, workers: Stage) -> None:
+def test_a_finished_job_stays_as_it_is(api: Api, workers: DatabaseWorkers) -> None:
     job_id = submit(api)["job_id"]
     workers.finish(job_id)
     before = read(api, job_id)
@@ -268,7 +268,7 @@ def test_a_finished_job_stays_as_it_is(api: Api, workers: Stage) -> None:
     assert read(api, job_id) == before
 
 
-def test_a_dead_letter_runs_again_as_a_new_job(api: Api, workers: Stage) -> None:
+def test_a_dead_letter_runs_again_as_a_new_job(api: Api, workers: DatabaseWorkers) -> None:
     old = submit(api, payload={"again": 1}, priority=3, max_attempts=1)
     workers.fail(old["job_id"])
     dead = read(api, old["job_id"])

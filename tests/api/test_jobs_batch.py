@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Answer, Api
-    from tests.support.stage import Stage
 
 LINES = {"Content-Type": "application/x-ndjson"}
 
@@ -50,7 +50,7 @@ def test_the_last_line_needs_no_end(api: Api) -> None:
     assert len(answer.json["jobs"]) == 2
 
 
-def test_ten_thousand_jobs_go_in_one_call(api: Api, workers: Stage) -> None:
+def test_ten_thousand_jobs_go_in_one_call(api: Api, workers: DatabaseWorkers) -> None:
     before = workers.rows("SELECT count(*) FROM jobs WHERE queue = 'fast'")[0][0]
 
     answer = api("POST", "/v1/jobs/batch", [job(n, queue="fast") for n in range(10_000)])
@@ -68,7 +68,7 @@ def test_a_job_behind_ten_thousand_others_has_no_number(api: Api) -> None:
     assert waiting == {"reason": "in_line", "position": None}
 
 
-def test_twins_in_a_batch_are_one_job_when_asked_to(api: Api, workers: Stage) -> None:
+def test_twins_in_a_batch_are_one_job_when_asked_to(api: Api, workers: DatabaseWorkers) -> None:
     mark = str(uuid.uuid4())
     known = api("POST", "/v1/jobs", {"task": "embed", "payload": {"known": mark}}).json["job_id"]
     workers.start(known)
@@ -107,7 +107,7 @@ BAD = [
 
 @pytest.mark.parametrize(("body", "headers", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in BAD])
 def test_a_bad_batch_is_refused_without_a_trace(
-    api: Api, workers: Stage, body: bytes, headers: dict[str, str], status: int, code: str
+    api: Api, workers: DatabaseWorkers, body: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     before = workers.traces()
 
@@ -129,7 +129,7 @@ BAD_ITEMS = [
 @pytest.mark.parametrize("headers", [{}, LINES], ids=["array", "lines"])
 @pytest.mark.parametrize(("item", "status", "code"), [pytest.param(*row[1:], id=row[0]) for row in BAD_ITEMS])
 def test_the_first_bad_item_is_named_by_its_place(
-    api: Api, workers: Stage, headers: dict[str, str], item: bytes, status: int, code: str
+    api: Api, workers: DatabaseWorkers, headers: dict[str, str], item: bytes, status: int, code: str
 ) -> None:
     before = workers.traces()
     items = [json.dumps(job()).encode()] * 120 + [item, item]

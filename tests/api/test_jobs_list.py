@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 
 def listed(api: Api, **query: Any) -> Any:
@@ -46,7 +46,7 @@ def test_pages_follow_each_other_to_the_end(api: Api) -> None:
     assert found == [job["job_id"] for job in reversed(made)]
 
 
-def test_filters_leave_only_what_fits(api: Api, workers: Stage) -> None:
+def test_filters_leave_only_what_fits(api: Api, workers: DatabaseWorkers) -> None:
     wanted = submit(api, task="plan", queue="fast")["job_id"]
     workers.finish(wanted)
     for others in ({"task": "plan"}, {"queue": "fast"}, {"task": "plan", "queue": "fast"}):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from jobd.http.heartbeat_limit import MOST
 from tests.api.test_events import claim, submit
 from tests.support.daemon import poll
-from tests.support.depot import CONFIG, depot
 from tests.support.http import Api
 from tests.support.sse import Stream
+from tests.support.workerless import CONFIG, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,18 +44,18 @@ def test_submits_are_refused_while_the_disk_is_low(jobd: Callable[..., Jobd]) ->
 
 
 def test_running_dead_letters_again_is_refused_while_their_queue_is_full() -> None:
-    with depot(CONFIG + "[limits]\nmax_queued = 1\n") as yard:
-        held = yard.running()
-        yard.fail(held, retryable=False)
-        waiting, retry = yard.submit(), f"/v1/jobs/{held['job_id']}/retry"
+    with workerless_daemon(CONFIG + "[limits]\nmax_queued = 1\n") as workerless:
+        held = workerless.running()
+        workerless.fail(held, retryable=False)
+        waiting, retry = workerless.submit(), f"/v1/jobs/{held['job_id']}/retry"
 
         answers = [
-            yard.api("POST", retry),
-            yard.api("POST", "/v1/dlq/retry", {"ids": [held["job_id"]]}),
-            yard.api("POST", "/v1/dlq/retry", {}),
+            workerless.api("POST", retry),
+            workerless.api("POST", "/v1/dlq/retry", {"ids": [held["job_id"]]}),
+            workerless.api("POST", "/v1/dlq/retry", {}),
         ]
-        yard.api("POST", f"/v1/jobs/{waiting}/cancel")
-        again = yard.api("POST", retry)
+        workerless.api("POST", f"/v1/jobs/{waiting}/cancel")
+        again = workerless.api("POST", retry)
 
     assert [(answer.status, answer.code) for answer in answers] == [(429, "queue_full")] * 3
     assert all(int(answer.headers["retry-after"]) > 0 for answer in answers)

@@ -18,8 +18,8 @@ from jobd.http.openapi import document
 from jobd.wire.problems import CATALOGUE
 
 if TYPE_CHECKING:
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Answer, Api
-    from tests.support.stage import Stage
 
 DOCUMENT = document(ENDPOINTS)
 OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
@@ -108,7 +108,7 @@ def test_patterns_are_those_of_json_schema() -> None:
 # The running jobd against the document
 
 
-def ticket_in(state: str, api: Api, workers: Stage) -> str:
+def ticket_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
     ticket_id: str = api("POST", "/v1/tickets", TICKET).json["ticket_id"]
     if state != "ticket":
         api("POST", f"/v1/tickets/{ticket_id}/approve", BY)
@@ -119,7 +119,7 @@ def ticket_in(state: str, api: Api, workers: Stage) -> str:
     return ticket_id
 
 
-def job_in(state: str, api: Api, workers: Stage) -> str:
+def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
     job_id: str = api("POST", "/v1/jobs", JOB).json["job_id"]
     if state == "running":
         workers.start(job_id)
@@ -270,7 +270,7 @@ def job_in(state: str, api: Api, workers: Stage) -> str:
     ],
 )
 def test_answer_is_as_described(
-    api: Api, workers: Stage, method: str, path: str, body: Any, headers: dict[str, str], expected: int | str
+    api: Api, workers: DatabaseWorkers, method: str, path: str, body: Any, headers: dict[str, str], expected: int | str
 ) -> None:
     template = template_of(method, path)
     for state in set(

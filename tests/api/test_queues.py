@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.daemon import poll
+from tests.support.database_workers import database_workers
 from tests.support.http import Api
-from tests.support.stage import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 COUNTERS = ("queued", "running", "done", "error", "canceled")
 
@@ -38,7 +38,7 @@ def test_every_configured_queue_is_listed(api: Api) -> None:
     assert (queues["fast"]["slots"], queues["fast"]["paused"]) == (0, False)
 
 
-def test_counters_follow_the_jobs(api: Api, workers: Stage) -> None:
+def test_counters_follow_the_jobs(api: Api, workers: DatabaseWorkers) -> None:
     before = queue(api, "fast")
     ids = [submit(api, queue="fast")["job_id"] for _ in range(5)]
     workers.start(ids[0])
@@ -74,7 +74,7 @@ def test_an_unknown_queue_is_404(api: Api, name: str, verb: str) -> None:
     assert (answer.status, answer.code) == (404, "no_such_queue")
 
 
-def test_totals_are_the_sums_over_all_queues(api: Api, workers: Stage) -> None:
+def test_totals_are_the_sums_over_all_queues(api: Api, workers: DatabaseWorkers) -> None:
     submit(api)
 
     stats = api("GET", "/v1/stats").json
@@ -105,7 +105,7 @@ def small(jobd: Callable[..., Jobd], folder: Path) -> Jobd:
 
 def test_a_full_queue_says_when_to_come_again(small: Jobd) -> None:
     api = Api(small.address)
-    with stage(small.addresses["DATABASE_URL"]) as workers:
+    with database_workers(small.addresses["DATABASE_URL"]) as workers:
         ids = [submit(api)["job_id"] for _ in range(3)]
         before = workers.traces()
         body, two = {"task": "embed", "payload": {}}, [{"task": "embed", "payload": {}}] * 2

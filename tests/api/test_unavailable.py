@@ -13,8 +13,8 @@ from tests.api.test_events import claim, submit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Answer, Api
-    from tests.support.stage import Stage
 
 SEND_ERROR = """
 CREATE FUNCTION send_error() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -25,7 +25,7 @@ CODES = ("53100", "53200", "53300", "55P03", "57014", "25006", "40001")
 
 
 @contextlib.contextmanager
-def writes_fail(workers: Stage, code: str) -> Iterator[None]:
+def writes_fail(workers: DatabaseWorkers, code: str) -> Iterator[None]:
     workers.rows(SEND_ERROR)
     workers.rows(f"CREATE TRIGGER fails BEFORE INSERT OR UPDATE ON jobs EXECUTE FUNCTION send_error('{code}')")
     try:
@@ -39,7 +39,7 @@ def is_unavailable(answer: Answer) -> bool:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_every_write_that_postgres_cannot_do_now_is_unavailable(api: Api, workers: Stage, code: str) -> None:
+def test_every_write_that_postgres_cannot_do_now_is_unavailable(api: Api, workers: DatabaseWorkers, code: str) -> None:
     waiting, held = submit(api), claim(api, submit(api))
     job = {"task": "chat", "payload": {}}
 
@@ -57,7 +57,7 @@ def test_every_write_that_postgres_cannot_do_now_is_unavailable(api: Api, worker
     assert api("POST", "/internal/worker/complete", {**held, "result": 1}).json["ok"]  # the lease is as it was
 
 
-def test_key_of_a_request_that_is_under_way_elsewhere_is_busy(api: Api, workers: Stage) -> None:
+def test_key_of_a_request_that_is_under_way_elsewhere_is_busy(api: Api, workers: DatabaseWorkers) -> None:
     key, job = str(new_id()), {"task": "chat", "payload": {}}
     first = api("POST", "/v1/jobs", job, {"Idempotency-Key": key})
 

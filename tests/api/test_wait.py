@@ -18,9 +18,9 @@ from jobd.http.wait import wait_for_job
 from jobd.job.history import BEYOND
 from jobd.lifecycle.events import read_history
 from tests.support.daemon import poll
+from tests.support.database_workers import database_workers
 from tests.support.http import Api
 from tests.support.node import tailing
-from tests.support.stage import stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from jobd.job.history import Record
     from jobd.lifecycle.events import Place
     from tests.support.daemon import Jobd
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.node import Node
-    from tests.support.stage import Stage
 
 
 #: A session whose last statement looked where jobs stand.
@@ -45,7 +45,7 @@ def submit(api: Api) -> str:
 # Over HTTP
 
 
-def test_a_wait_ends_with_the_job(api: Api, workers: Stage) -> None:
+def test_a_wait_ends_with_the_job(api: Api, workers: DatabaseWorkers) -> None:
     ids = [submit(api) for _ in range(20)]
     with ThreadPoolExecutor(20) as pool:
         answers = pool.map(lambda job_id: api("GET", f"/v1/jobs/{job_id}?wait_s=14"), ids)
@@ -64,7 +64,7 @@ def test_a_wait_that_is_over_answers_with_the_job_as_it_stands(api: Api, wait_s:
     assert (answer.status, answer.json["status"]) == (200, "queued")
 
 
-def test_a_final_job_needs_no_wait(api: Api, workers: Stage) -> None:
+def test_a_final_job_needs_no_wait(api: Api, workers: DatabaseWorkers) -> None:
     job_id = submit(api)
     workers.finish(job_id)
 
@@ -88,7 +88,7 @@ def test_a_wait_ends_when_jobd_stops(jobd: Callable[..., Jobd], folder: Path) ->
     job_id = submit(api)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api, "GET", f"/v1/jobs/{job_id}?wait_s=60")
-        with stage(daemon.addresses["DATABASE_URL"]) as workers:
+        with database_workers(daemon.addresses["DATABASE_URL"]) as workers:
             poll(lambda: workers.rows(WAITS), 10, daemon.log)
 
         daemon.signal(signal.SIGTERM)

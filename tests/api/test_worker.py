@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.daemon import poll
-from tests.support.depot import KEPT, Depot, InBackground, depot
+from tests.support.workerless import KEPT, InBackground, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot() as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon() as made:
         yield made
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(yard: Depot) -> Iterator[None]:
+def nothing_is_left(workerless: WorkerlessDaemon) -> Iterator[None]:
     """No test leaves a job to the next."""
     yield
-    for job_id, lease_token, attempt_id in yard.rows("SELECT resource_id, lease_token, attempt_id FROM leases"):
+    for job_id, lease_token, attempt_id in workerless.rows("SELECT resource_id, lease_token, attempt_id FROM leases"):
         ids = {"job_id": str(job_id), "lease_token": str(lease_token), "attempt_id": str(attempt_id)}
-        yard.fail({"worker_id": "cleaner", **ids}, retryable=False)
-    for (job_id,) in yard.rows("SELECT id FROM jobs WHERE status = 'queued'"):
-        yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+        workerless.fail({"worker_id": "cleaner", **ids}, retryable=False)
+    for (job_id,) in workerless.rows("SELECT id FROM jobs WHERE status = 'queued'"):
+        workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
 
 def instant(text: str) -> datetime:
@@ -42,10 +42,10 @@ def instant(text: str) -> datetime:
 # Claim
 
 
-def test_claim_answers_every_field_of_the_contract(yard: Depot) -> None:
-    job_id = yard.submit(task="embed", payload={"text": "hé", "n": [1, 2.5]}, max_attempts=5, timeout_s=90)
+def test_claim_answers_every_field_of_the_contract(workerless: WorkerlessDaemon) -> None:
+    job_id = workerless.submit(task="embed", payload={"text": "hé", "n": [1, 2.5]}, max_attempts=5, timeout_s=90)
 
-    claimed = yard.claim("jobs:stream", max_wait_ms=9_000)
+    claimed = workerless.claim("jobs:stream", max_wait_ms=9_000)
 
     assert (claimed["claimed"], claimed["job_id"]) == (True, job_id)
     assert {name: type(claimed[name]) for name in KEPT} == dict.fromkeys(KEPT, str)
@@ -56,67 +56,67 @@ def test_claim_answers_every_field_of_the_contract(yard: Depot) -> None:
     assert (claimed["lease_ttl_seconds"], claimed["heartbeat_interval_seconds"]) == (60, 20)
     assert (claimed["task"], claimed["attempt"], claimed["max_attempts"]) == ("embed", 1, 5)
     assert (claimed["timeout_s"], claimed["enqueue_id"], claimed["max_wait_ms"]) == (90, 1, 9_000)
-    assert yard.read(job_id)["status"] == "running"
+    assert workerless.read(job_id)["status"] == "running"
 
 
-def test_claim_without_a_job_says_so_when_its_time_is_up(yard: Depot) -> None:
-    assert yard.claim(max_wait_ms=200) == {"claimed": False, "max_wait_ms": 200}
+def test_claim_without_a_job_says_so_when_its_time_is_up(workerless: WorkerlessDaemon) -> None:
+    assert workerless.claim(max_wait_ms=200) == {"claimed": False, "max_wait_ms": 200}
 
 
-def test_claim_that_does_not_want_to_wait_finds_what_is_there(yard: Depot) -> None:
-    job_id = yard.submit()
-    yard.claim("jobs:stream:gpu", max_wait_ms=300)  # by then the job is in its stream
+def test_claim_that_does_not_want_to_wait_finds_what_is_there(workerless: WorkerlessDaemon) -> None:
+    job_id = workerless.submit()
+    workerless.claim("jobs:stream:gpu", max_wait_ms=300)  # by then the job is in its stream
 
-    assert yard.claim(max_wait_ms=0)["job_id"] == job_id
+    assert workerless.claim(max_wait_ms=0)["job_id"] == job_id
 
 
-def test_claim_waits_for_a_job_that_comes_later(yard: Depot) -> None:
-    waiting = InBackground(yard.claim, "jobs:stream:slow")
+def test_claim_waits_for_a_job_that_comes_later(workerless: WorkerlessDaemon) -> None:
+    waiting = InBackground(workerless.claim, "jobs:stream:slow")
 
-    job_id = yard.submit(queue="slow")
+    job_id = workerless.submit(queue="slow")
 
     assert waiting.answer()["job_id"] == job_id
 
 
 @pytest.mark.parametrize("max_wait_ms", [60_001, 10**9, 2**70])
-def test_wait_beyond_a_minute_is_cut_and_the_worker_is_told(yard: Depot, max_wait_ms: int) -> None:
-    yard.submit()
+def test_wait_beyond_a_minute_is_cut_and_the_worker_is_told(workerless: WorkerlessDaemon, max_wait_ms: int) -> None:
+    workerless.submit()
 
-    assert yard.claim(max_wait_ms=max_wait_ms)["max_wait_ms"] == 60_000
+    assert workerless.claim(max_wait_ms=max_wait_ms)["max_wait_ms"] == 60_000
 
 
-def test_streams_are_served_in_the_order_of_the_claim(yard: Depot) -> None:
-    jobs = {queue: yard.submit(queue=queue) for queue in ("slow", "default", "gpu")}
+def test_streams_are_served_in_the_order_of_the_claim(workerless: WorkerlessDaemon) -> None:
+    jobs = {queue: workerless.submit(queue=queue) for queue in ("slow", "default", "gpu")}
     wanted = ["jobs:stream:gpu", "jobs:stream:slow", "jobs:stream:gpu", "jobs:stream", "jobs:stream:slow"]
-    poll(lambda: yard.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
-    yard.claim("jobs:stream:gpu", max_wait_ms=0, worker_id="early")
+    poll(lambda: workerless.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+    workerless.claim("jobs:stream:gpu", max_wait_ms=0, worker_id="early")
 
-    got = [yard.claim(*wanted)["job_id"] for _ in range(2)]
+    got = [workerless.claim(*wanted)["job_id"] for _ in range(2)]
 
     assert got == [jobs["slow"], jobs["default"]]
 
 
-def test_two_claims_with_one_worker_id_get_two_jobs(yard: Depot) -> None:
-    waiting = [InBackground(yard.claim, worker_id="twin") for _ in range(2)]
-    jobs = {yard.submit(), yard.submit()}
+def test_two_claims_with_one_worker_id_get_two_jobs(workerless: WorkerlessDaemon) -> None:
+    waiting = [InBackground(workerless.claim, worker_id="twin") for _ in range(2)]
+    jobs = {workerless.submit(), workerless.submit()}
 
     claims = [claim.answer() for claim in waiting]
 
     assert {claimed["job_id"] for claimed in claims} == jobs
-    assert [yard.complete({"worker_id": "twin", **kept(claimed)})["ok"] for claimed in claims] == [True, True]
+    assert [workerless.complete({"worker_id": "twin", **kept(claimed)})["ok"] for claimed in claims] == [True, True]
 
 
-def test_worker_id_is_the_owner_of_the_attempt(yard: Depot) -> None:
-    job_id = yard.submit()
+def test_worker_id_is_the_owner_of_the_attempt(workerless: WorkerlessDaemon) -> None:
+    job_id = workerless.submit()
 
-    yard.claim(worker_id="gpu box 7/é")
+    workerless.claim(worker_id="gpu box 7/é")
 
-    assert yard.rows("SELECT owner_id FROM leases WHERE resource_id = $1", job_id) == [("gpu box 7/é",)]
+    assert workerless.rows("SELECT owner_id FROM leases WHERE resource_id = $1", job_id) == [("gpu box 7/é",)]
 
 
-def hang_up_while_waiting(yard: Depot, trailing: bytes = b"") -> http.client.HTTPConnection:
+def hang_up_while_waiting(workerless: WorkerlessDaemon, trailing: bytes = b"") -> http.client.HTTPConnection:
     body = json.dumps({"worker_id": "leaver", "streams": ["jobs:stream:gpu"], "max_wait_ms": 60_000})
-    connection = http.client.HTTPConnection(yard.daemon.address, timeout=10)
+    connection = http.client.HTTPConnection(workerless.daemon.address, timeout=10)
     connection.request("POST", "/internal/worker/claim", body, {"Content-Type": "application/json"})
     connection.sock.sendall(trailing)
     return connection
@@ -125,120 +125,124 @@ def hang_up_while_waiting(yard: Depot, trailing: bytes = b"") -> http.client.HTT
 @pytest.mark.parametrize(
     "trailing", [b"", b"\r\n", b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["", "line end", "request"]
 )
-def test_worker_that_hung_up_is_not_given_a_job(yard: Depot, trailing: bytes) -> None:
+def test_worker_that_hung_up_is_not_given_a_job(workerless: WorkerlessDaemon, trailing: bytes) -> None:
     """Whatever it sent behind its claim."""
-    leaver = hang_up_while_waiting(yard, trailing)
-    yard.claim("jobs:stream:gpu", max_wait_ms=200)  # behind the leaver in the same line
+    leaver = hang_up_while_waiting(workerless, trailing)
+    workerless.claim("jobs:stream:gpu", max_wait_ms=200)  # behind the leaver in the same line
     leaver.close()
-    yard.claim("jobs:stream:gpu", max_wait_ms=200)
+    workerless.claim("jobs:stream:gpu", max_wait_ms=200)
 
-    job_id = yard.submit(queue="gpu")
-    claimed = yard.claim("jobs:stream:gpu")
+    job_id = workerless.submit(queue="gpu")
+    claimed = workerless.claim("jobs:stream:gpu")
 
     assert (claimed["job_id"], claimed["attempt"]) == (job_id, 1)
 
 
-def test_job_leased_just_as_its_worker_hangs_up_is_given_back_uncharged(yard: Depot) -> None:
-    leaver = hang_up_while_waiting(yard)
-    with yard.locked("leases"):
-        job_id = yard.submit(queue="gpu", max_attempts=1)
-        yard.until_someone_waits_for_a_lock()
+def test_job_leased_just_as_its_worker_hangs_up_is_given_back_uncharged(workerless: WorkerlessDaemon) -> None:
+    leaver = hang_up_while_waiting(workerless)
+    with workerless.locked("leases"):
+        job_id = workerless.submit(queue="gpu", max_attempts=1)
+        workerless.until_someone_waits_for_a_lock()
         leaver.close()
-        yard.claim("jobs:stream:slow", max_wait_ms=200)  # long enough for the hang-up to be heard
+        workerless.claim("jobs:stream:slow", max_wait_ms=200)  # long enough for the hang-up to be heard
 
-    claimed = yard.claim("jobs:stream:gpu")
+    claimed = workerless.claim("jobs:stream:gpu")
 
     assert (claimed["job_id"], claimed["attempt"]) == (job_id, 2)
-    assert yard.outcomes_of(job_id) == [(1, "released")]
-    assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(1,)]
+    assert workerless.outcomes_of(job_id) == [(1, "released")]
+    assert workerless.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(1,)]
 
 
-def claim_many(yard: Depot, max_jobs: int, stream: str = "jobs:stream:slow", max_wait_ms: int = 10_000) -> Any:
+def claim_many(
+    workerless: WorkerlessDaemon, max_jobs: int, stream: str = "jobs:stream:slow", max_wait_ms: int = 10_000
+) -> Any:
     body = {"worker_id": "w-1", "streams": [stream], "max_wait_ms": max_wait_ms, "max_jobs": max_jobs}
-    return yard.post("claim", body).json
+    return workerless.post("claim", body).json
 
 
-def test_claim_of_many_brings_what_is_there_and_no_more_than_asked_for(yard: Depot) -> None:
-    jobs = {yard.submit(queue="slow", payload={"n": n}) for n in range(3)}
-    poll(lambda: yard.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+def test_claim_of_many_brings_what_is_there_and_no_more_than_asked_for(workerless: WorkerlessDaemon) -> None:
+    jobs = {workerless.submit(queue="slow", payload={"n": n}) for n in range(3)}
+    poll(lambda: workerless.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
 
-    answers = [claim_many(yard, 2), claim_many(yard, 2)]
+    answers = [claim_many(workerless, 2), claim_many(workerless, 2)]
 
     fields = ["claimed", "max_wait_ms", "claimed_after_ms", "jobs"]
     assert [(answer["claimed"], list(answer)) for answer in answers] == [(True, fields)] * 2
     claimed = [job for answer in answers for job in answer["jobs"]]
     assert {job["job_id"] for job in claimed} == jobs
     assert max(len(answer["jobs"]) for answer in answers) == 2
-    assert [yard.complete({"worker_id": "w-1", **kept(job)})["ok"] for job in claimed] == [True] * 3
+    assert [workerless.complete({"worker_id": "w-1", **kept(job)})["ok"] for job in claimed] == [True] * 3
 
 
-def test_claim_of_many_has_the_fields_of_a_claim_of_one(yard: Depot) -> None:
-    yard.submit(queue="slow")
-    yard.submit(queue="slow")
+def test_claim_of_many_has_the_fields_of_a_claim_of_one(workerless: WorkerlessDaemon) -> None:
+    workerless.submit(queue="slow")
+    workerless.submit(queue="slow")
 
-    one = yard.claim("jobs:stream:slow")
-    (other,) = claim_many(yard, 5)["jobs"]
+    one = workerless.claim("jobs:stream:slow")
+    (other,) = claim_many(workerless, 5)["jobs"]
 
     assert one.keys() - other.keys() == {"claimed", "max_wait_ms", "claimed_after_ms"}
     assert other.keys() <= one.keys()
 
 
-def test_claim_says_how_long_after_its_arrival_the_job_was_claimed(yard: Depot) -> None:
+def test_claim_says_how_long_after_its_arrival_the_job_was_claimed(workerless: WorkerlessDaemon) -> None:
     began = time.monotonic()
-    waiting = InBackground(yard.claim, "jobs:stream:slow", max_wait_ms=10_000)
+    waiting = InBackground(workerless.claim, "jobs:stream:slow", max_wait_ms=10_000)
     time.sleep(1.0)  # long enough for the claim to arrive
-    yard.submit(queue="slow")
+    workerless.submit(queue="slow")
 
     claimed = waiting.answer()
 
     assert 100 < claimed["claimed_after_ms"] <= (time.monotonic() - began) * 1000
 
 
-def test_claim_of_many_without_a_job_says_so(yard: Depot) -> None:
-    assert claim_many(yard, 3, max_wait_ms=0) == {"claimed": False, "max_wait_ms": 0, "jobs": []}
+def test_claim_of_many_without_a_job_says_so(workerless: WorkerlessDaemon) -> None:
+    assert claim_many(workerless, 3, max_wait_ms=0) == {"claimed": False, "max_wait_ms": 0, "jobs": []}
 
 
 @pytest.mark.parametrize("max_jobs", [0, -1, 101, "2", None, 1.5])
-def test_claim_of_a_number_that_cannot_be_is_refused(yard: Depot, max_jobs: Any) -> None:
+def test_claim_of_a_number_that_cannot_be_is_refused(workerless: WorkerlessDaemon, max_jobs: Any) -> None:
     body = {"worker_id": "w-1", "streams": ["jobs:stream"], "max_jobs": max_jobs}
 
-    assert yard.post("claim", body).code == "invalid"
+    assert workerless.post("claim", body).code == "invalid"
 
 
 # Heartbeat
 
 
-def test_heartbeat_extends_the_lease(yard: Depot) -> None:
-    held = yard.running()
-    ((before,),) = yard.rows("SELECT lease_expires_at FROM leases WHERE resource_id = $1", held["job_id"])
+def test_heartbeat_extends_the_lease(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
+    ((before,),) = workerless.rows("SELECT lease_expires_at FROM leases WHERE resource_id = $1", held["job_id"])
 
-    beat = yard.beat(held)
+    beat = workerless.beat(held)
 
     assert (beat["ok"], beat["cancel"], beat["quiet"], beat["lease_ttl_seconds"]) == (True, False, False, 60)
     assert "reason" not in beat
     assert instant(beat["lease_expires_at"]) > before > datetime.now(timezone.utc)
 
 
-def test_heartbeat_tells_to_cancel_and_the_fail_that_follows_ends_the_job_canceled(yard: Depot) -> None:
-    held = yard.running()
-    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+def test_heartbeat_tells_to_cancel_and_the_fail_that_follows_ends_the_job_canceled(
+    workerless: WorkerlessDaemon,
+) -> None:
+    held = workerless.running()
+    workerless.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
 
-    beat = yard.beat(held)
-    failed = yard.fail(held)
-    again = yard.fail(held)
+    beat = workerless.beat(held)
+    failed = workerless.fail(held)
+    again = workerless.fail(held)
 
     assert (beat["ok"], beat["cancel"]) == (True, True)
     assert failed == {"ok": True, "ack": True, "requeued": False, "dlq": False, "reason": "canceled"}
     assert again == {**failed, "replay": True}
-    assert yard.read(held["job_id"])["status"] == "canceled"
+    assert workerless.read(held["job_id"])["status"] == "canceled"
 
 
-def test_heartbeats_of_many_jobs_are_answered_in_order(yard: Depot) -> None:
-    held = [yard.running() for _ in range(3)]
+def test_heartbeats_of_many_jobs_are_answered_in_order(workerless: WorkerlessDaemon) -> None:
+    held = [workerless.running() for _ in range(3)]
     jobs = [{"job_id": one["job_id"], "lease_token": one["lease_token"]} for one in held]
     jobs[1]["lease_token"] = jobs[0]["lease_token"]
 
-    answer = yard.post("heartbeat", {"worker_id": "w-1", "jobs": jobs}).json
+    answer = workerless.post("heartbeat", {"worker_id": "w-1", "jobs": jobs}).json
 
     assert list(answer) == ["jobs"]
     assert [one["job_id"] for one in answer["jobs"]] == [one["job_id"] for one in held]
@@ -257,140 +261,140 @@ def test_heartbeats_of_many_jobs_are_answered_in_order(yard: Depot) -> None:
     [{"rows": [1, {"a": None}], "file": "s3://x"}, None, 0, -1.5, "text", "", True, [], {}, 2**64 + 1],
     ids=repr,
 )
-def test_any_json_value_is_a_result(yard: Depot, result: Any) -> None:
-    held = yard.running()
+def test_any_json_value_is_a_result(workerless: WorkerlessDaemon, result: Any) -> None:
+    held = workerless.running()
 
-    answer = yard.complete(held, result)
+    answer = workerless.complete(held, result)
 
     assert answer == {"ok": True, "ack": True}
-    job = yard.read(held["job_id"])
+    job = workerless.read(held["job_id"])
     assert (job["status"], job["result"]) == ("done", result)
 
 
-def test_complete_told_twice_changes_nothing_the_second_time(yard: Depot) -> None:
-    held = yard.running()
-    yard.complete(held, {"a": 1, "b": [2]})
-    before = yard.state_of(held["job_id"])
+def test_complete_told_twice_changes_nothing_the_second_time(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
+    workerless.complete(held, {"a": 1, "b": [2]})
+    before = workerless.state_of(held["job_id"])
 
-    again = yard.complete(held, {"b": [2], "a": 1})
+    again = workerless.complete(held, {"b": [2], "a": 1})
 
     assert again == {"ok": True, "ack": True, "replay": True}
-    assert yard.state_of(held["job_id"]) == before
+    assert workerless.state_of(held["job_id"]) == before
 
 
-def test_stream_and_message_may_be_left_out(yard: Depot) -> None:
-    held = yard.running()
+def test_stream_and_message_may_be_left_out(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
     del held["stream"], held["message_id"]
 
-    assert yard.complete(held, {}) == {"ok": True, "ack": True}
+    assert workerless.complete(held, {}) == {"ok": True, "ack": True}
 
 
-def test_lease_that_expired_and_was_not_taken_over_still_completes(yard: Depot) -> None:
-    held = yard.running()
-    yard.expire(held)
+def test_lease_that_expired_and_was_not_taken_over_still_completes(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
+    workerless.expire(held)
 
-    assert yard.complete(held, {}) == {"ok": True, "ack": True}
+    assert workerless.complete(held, {}) == {"ok": True, "ack": True}
 
 
 # Fail
 
 
-def test_failure_is_tried_again_and_then_a_dead_letter(yard: Depot) -> None:
-    held = yard.running(max_attempts=2)
+def test_failure_is_tried_again_and_then_a_dead_letter(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running(max_attempts=2)
 
-    first = yard.fail(held, message="no luck", stack="line 1")
-    last = yard.fail({"worker_id": "w-1", **kept(yard.claim())}, message="no luck again")
+    first = workerless.fail(held, message="no luck", stack="line 1")
+    last = workerless.fail({"worker_id": "w-1", **kept(workerless.claim())}, message="no luck again")
 
     retry_at = instant(first.pop("retry_at"))
     assert first == {"ok": True, "ack": True, "requeued": True, "dlq": False}
     assert retry_at.tzinfo is not None
     assert last == {"ok": True, "ack": True, "requeued": False, "dlq": True}
-    job = yard.read(held["job_id"])
+    job = workerless.read(held["job_id"])
     assert (job["status"], job["error"]["code"], job["error"]["message"]) == ("error", "boom", "no luck again")
-    assert yard.outcomes_of(held["job_id"]) == [(1, "failed"), (2, "failed")]
+    assert workerless.outcomes_of(held["job_id"]) == [(1, "failed"), (2, "failed")]
 
 
-def test_failure_that_no_retry_can_help_is_a_dead_letter_at_once(yard: Depot) -> None:
-    held = yard.running(max_attempts=9)
+def test_failure_that_no_retry_can_help_is_a_dead_letter_at_once(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running(max_attempts=9)
 
-    failed = yard.fail(held, retryable=False)
+    failed = workerless.fail(held, retryable=False)
 
     assert failed == {"ok": True, "ack": True, "requeued": False, "dlq": True}
 
 
 @pytest.mark.parametrize("retryable", [True, False])
-def test_fail_told_twice_is_answered_the_same(yard: Depot, retryable: bool) -> None:
-    held = yard.running()
-    yard.fail(held, message="x", retryable=retryable)
-    before = told_of(yard, held)
+def test_fail_told_twice_is_answered_the_same(workerless: WorkerlessDaemon, retryable: bool) -> None:
+    held = workerless.running()
+    workerless.fail(held, message="x", retryable=retryable)
+    before = told_of(workerless, held)
 
-    again = yard.fail(held, message="x", retryable=retryable)
+    again = workerless.fail(held, message="x", retryable=retryable)
 
     assert again == {"ok": True, "ack": True, "requeued": retryable, "dlq": not retryable, "replay": True}
-    assert told_of(yard, held) == before
+    assert told_of(workerless, held) == before
 
 
-def told_of(yard: Depot, held: dict[str, Any]) -> object:
+def told_of(workerless: WorkerlessDaemon, held: dict[str, Any]) -> object:
     """All but the job's place in the queue, which the relay gives to it by and by."""
-    job = yard.rows("SELECT status, version, attempt_count, error::text FROM jobs WHERE id = $1", held["job_id"])
-    return job, yard.state_of(held["job_id"])[1:]
+    job = workerless.rows("SELECT status, version, attempt_count, error::text FROM jobs WHERE id = $1", held["job_id"])
+    return job, workerless.state_of(held["job_id"])[1:]
 
 
-def test_error_is_stored_as_it_was_sent_with_what_it_left_out(yard: Depot) -> None:
-    held = yard.running()
+def test_error_is_stored_as_it_was_sent_with_what_it_left_out(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
 
-    yard.fail(held, message="é" * 10, retryable=False)
+    workerless.fail(held, message="é" * 10, retryable=False)
 
-    error = yard.read(held["job_id"])["error"]
+    error = workerless.read(held["job_id"])["error"]
     assert error == {"code": "boom", "message": "é" * 10, "stack": None, "retryable": False}
 
 
-def test_long_errors_are_cut_between_characters(yard: Depot) -> None:
-    held = yard.running()
+def test_long_errors_are_cut_between_characters(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
 
-    yard.fail(held, message="x" + "é" * 5000, stack="\N{GRINNING FACE}" * 800_000, retryable=False)
+    workerless.fail(held, message="x" + "é" * 5000, stack="\N{GRINNING FACE}" * 800_000, retryable=False)
 
-    error = yard.read(held["job_id"])["error"]
+    error = workerless.read(held["job_id"])["error"]
     assert error["message"] == "x" + "é" * 2047
     assert error["stack"] == "\N{GRINNING FACE}" * 4096
 
 
-def test_passwords_of_urls_in_errors_are_not_kept(yard: Depot) -> None:
-    held = yard.running()
+def test_passwords_of_urls_in_errors_are_not_kept(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
     secret = "cannot reach postgresql://me:hunter2@db/x"
 
-    yard.fail(held, message=secret, stack=f"Traceback\n{secret}", retryable=False)
+    workerless.fail(held, message=secret, stack=f"Traceback\n{secret}", retryable=False)
 
-    assert "hunter2" not in json.dumps(yard.read(held["job_id"]))
-    assert "hunter2" not in str(yard.state_of(held["job_id"]))
+    assert "hunter2" not in json.dumps(workerless.read(held["job_id"]))
+    assert "hunter2" not in str(workerless.state_of(held["job_id"]))
 
 
 # Release
 
 
-def test_job_that_is_handed_back_is_queued_again_and_not_charged(yard: Depot) -> None:
-    held = yard.running(max_attempts=1)
+def test_job_that_is_handed_back_is_queued_again_and_not_charged(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running(max_attempts=1)
 
-    answer = yard.post("release", held).json
-    again = yard.post("release", held).json
+    answer = workerless.post("release", held).json
+    again = workerless.post("release", held).json
 
     assert answer == {"ok": True, "ack": True, "requeued": True}
     assert again == {**answer, "replay": True}
-    assert yard.outcomes_of(held["job_id"]) == [(1, "released")]
-    assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", held["job_id"]) == [(0,)]
-    assert yard.claim()["job_id"] == held["job_id"]
+    assert workerless.outcomes_of(held["job_id"]) == [(1, "released")]
+    assert workerless.rows("SELECT attempt_count FROM jobs WHERE id = $1", held["job_id"]) == [(0,)]
+    assert workerless.claim()["job_id"] == held["job_id"]
 
 
-def test_job_that_was_to_be_canceled_is_when_it_is_handed_back(yard: Depot) -> None:
-    held = yard.running()
-    yard.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
+def test_job_that_was_to_be_canceled_is_when_it_is_handed_back(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
+    workerless.api("POST", f"/v1/jobs/{held['job_id']}/cancel")
 
-    answer = yard.post("release", held).json
-    again = yard.post("release", held).json
+    answer = workerless.post("release", held).json
+    again = workerless.post("release", held).json
 
     assert answer == {"ok": True, "ack": True, "requeued": False, "reason": "canceled"}
     assert again == {**answer, "replay": True}
-    assert yard.read(held["job_id"])["status"] == "canceled"
+    assert workerless.read(held["job_id"])["status"] == "canceled"
 
 
 @pytest.mark.parametrize(
@@ -403,24 +407,24 @@ def test_job_that_was_to_be_canceled_is_when_it_is_handed_back(yard: Depot) -> N
     ],
     ids=str,
 )
-def test_job_of_another_is_not_handed_back(yard: Depot, wrong: dict[str, str], reason: str) -> None:
-    held = yard.running()
-    before = yard.state_of(held["job_id"])
+def test_job_of_another_is_not_handed_back(workerless: WorkerlessDaemon, wrong: dict[str, str], reason: str) -> None:
+    held = workerless.running()
+    before = workerless.state_of(held["job_id"])
 
-    answer = yard.post("release", {**held, **wrong}).json
+    answer = workerless.post("release", {**held, **wrong}).json
 
     assert answer == {"ok": False, "ack": True, "requeued": False, "reason": reason}
-    assert yard.state_of(held["job_id"]) == before
+    assert workerless.state_of(held["job_id"]) == before
 
 
-def test_finished_job_is_not_handed_back(yard: Depot) -> None:
-    held = yard.running()
-    yard.complete(held, 1)
+def test_finished_job_is_not_handed_back(workerless: WorkerlessDaemon) -> None:
+    held = workerless.running()
+    workerless.complete(held, 1)
 
-    answer = yard.post("release", held).json
+    answer = workerless.post("release", held).json
 
     assert (answer["ok"], answer["reason"]) == (False, "conflicting_outcome")
-    assert yard.read(held["job_id"])["status"] == "done"
+    assert workerless.read(held["job_id"])["status"] == "done"
 
 
 def kept(claimed: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.daemon import run_jobd
-from tests.support.depot import CONFIG, Depot, depot
 from tests.support.http import Api
+from tests.support.workerless import CONFIG, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +34,13 @@ tokens = [
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot(CONFIG + AUTH) as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon(CONFIG + AUTH) as made:
         yield made
 
 
-def calling_as(yard: Depot, name: str) -> Api:
-    return Api(yard.daemon.address, {"Authorization": f"Bearer {TOKENS[name]}"})
+def calling_as(workerless: WorkerlessDaemon, name: str) -> Api:
+    return Api(workerless.daemon.address, {"Authorization": f"Bearer {TOKENS[name]}"})
 
 
 def claim(*streams: str) -> dict[str, Any]:
@@ -58,32 +58,34 @@ def claim(*streams: str) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_token_for_one_queue_serves_no_other(yard: Depot, streams: list[str], status: int) -> None:
-    assert calling_as(yard, "gpu-worker")("POST", "/internal/worker/claim", claim(*streams)).status == status
+def test_token_for_one_queue_serves_no_other(workerless: WorkerlessDaemon, streams: list[str], status: int) -> None:
+    assert calling_as(workerless, "gpu-worker")("POST", "/internal/worker/claim", claim(*streams)).status == status
 
 
-def test_token_without_queues_serves_all(yard: Depot) -> None:
-    answer = calling_as(yard, "any-worker")("POST", "/internal/worker/claim", claim("jobs:stream", "jobs:stream:slow"))
+def test_token_without_queues_serves_all(workerless: WorkerlessDaemon) -> None:
+    answer = calling_as(workerless, "any-worker")(
+        "POST", "/internal/worker/claim", claim("jobs:stream", "jobs:stream:slow")
+    )
 
     assert (answer.status, answer.json["claimed"]) == (200, False)
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_client_is_no_worker(yard: Depot, verb: str) -> None:
-    answer = calling_as(yard, "client")("POST", f"/internal/worker/{verb}", {})
+def test_client_is_no_worker(workerless: WorkerlessDaemon, verb: str) -> None:
+    answer = calling_as(workerless, "client")("POST", f"/internal/worker/{verb}", {})
 
     assert (answer.status, answer.code) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nobody_is_no_worker(yard: Depot, verb: str) -> None:
-    answer = Api(yard.daemon.address)("POST", f"/internal/worker/{verb}", {})
+def test_nobody_is_no_worker(workerless: WorkerlessDaemon, verb: str) -> None:
+    answer = Api(workerless.daemon.address)("POST", f"/internal/worker/{verb}", {})
 
     assert (answer.status, answer.code) == (401, "unauthorized")
 
 
-def test_worker_is_no_client(yard: Depot) -> None:
-    answer = calling_as(yard, "any-worker")("GET", f"/v1/jobs/{uuid.uuid4()}")
+def test_worker_is_no_client(workerless: WorkerlessDaemon) -> None:
+    answer = calling_as(workerless, "any-worker")("GET", f"/v1/jobs/{uuid.uuid4()}")
 
     assert (answer.status, answer.code) == (403, "forbidden")
 
@@ -98,8 +100,10 @@ def test_worker_is_no_client(yard: Depot) -> None:
     ],
     ids=["unknown token", "no token", "client's token", "token of another queue"],
 )
-def test_worker_that_is_not_let_in_ends_and_says_why(yard: Depot, token: str | None, queue: str, said: str) -> None:
-    arguments = ["worker", "--url", yard.daemon.addresses["JOBD_URL"], "--queue", queue]
+def test_worker_that_is_not_let_in_ends_and_says_why(
+    workerless: WorkerlessDaemon, token: str | None, queue: str, said: str
+) -> None:
+    arguments = ["worker", "--url", workerless.daemon.addresses["JOBD_URL"], "--queue", queue]
 
     ended = run_jobd(*arguments, **({} if token is None else {"JOBD_TOKEN": token}))
 
@@ -108,8 +112,8 @@ def test_worker_that_is_not_let_in_ends_and_says_why(yard: Depot, token: str | N
     assert token is None or token not in ended.stderr + ended.stdout
 
 
-def test_worker_for_a_queue_that_jobd_does_not_have_ends_and_says_which_it_has(yard: Depot) -> None:
-    arguments = ["worker", "--url", yard.daemon.addresses["JOBD_URL"], "--queue", "nowhere"]
+def test_worker_for_a_queue_that_jobd_does_not_have_ends_and_says_which_it_has(workerless: WorkerlessDaemon) -> None:
+    arguments = ["worker", "--url", workerless.daemon.addresses["JOBD_URL"], "--queue", "nowhere"]
 
     ended = run_jobd(*arguments, JOBD_TOKEN=TOKENS["any-worker"])
 

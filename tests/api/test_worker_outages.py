@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import servers
-from tests.support.depot import CONFIG, depot
+from tests.support.workerless import CONFIG, workerless_daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 @pytest.mark.timeout(180)
 def test_without_redis_a_claim_still_names_the_stream(folder: Path) -> None:
-    with servers.valkey(folder) as redis_url, depot(CONFIG, JOBD_REDIS_URL=redis_url) as yard:
+    with servers.valkey(folder) as redis_url, workerless_daemon(CONFIG, JOBD_REDIS_URL=redis_url) as workerless:
         servers.kill_valkey(folder)
-        job_id = yard.submit(queue="gpu")
+        job_id = workerless.submit(queue="gpu")
 
-        claimed = yard.claim("jobs:stream", "jobs:stream:gpu", max_wait_ms=15_000)
+        claimed = workerless.claim("jobs:stream", "jobs:stream:gpu", max_wait_ms=15_000)
 
         assert (claimed["job_id"], claimed["stream"], claimed["message_id"]) == (job_id, "jobs:stream:gpu", "")
         proof = {name: claimed[name] for name in ("job_id", "attempt_id", "lease_token", "stream", "message_id")}
-        assert yard.complete({"worker_id": "w-1", **proof}, 1) == {"ok": True, "ack": True}
+        assert workerless.complete({"worker_id": "w-1", **proof}, 1) == {"ok": True, "ack": True}
 
 
 @pytest.mark.timeout(300)
 def test_without_postgres_neither_a_report_nor_a_submit_is_taken(folder: Path) -> None:
     with contextlib.ExitStack() as outside:
         url = outside.enter_context(servers.postgres(folder))
-        with depot(CONFIG, JOBD_POSTGRES_URL=url) as yard:
-            held = yard.running()
+        with workerless_daemon(CONFIG, JOBD_POSTGRES_URL=url) as workerless:
+            held = workerless.running()
             outside.close()
 
             for path, body in (
                 ("/internal/worker/complete", {**held, "result": {}}),
                 ("/v1/jobs", {"task": "chat", "payload": {}}),
             ):
-                with contextlib.closing(http.client.HTTPConnection(yard.daemon.address, timeout=50)) as line:
+                with contextlib.closing(http.client.HTTPConnection(workerless.daemon.address, timeout=50)) as line:
                     line.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
                     answer = line.getresponse()
                     said = json.loads(answer.read())
@@ -49,4 +49,4 @@ def test_without_postgres_neither_a_report_nor_a_submit_is_taken(folder: Path) -
                 assert (answer.status, said["code"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
                 assert "ack" not in said
                 assert "job_id" not in said
-            assert held["lease_token"] not in yard.daemon.log_file.read_text()
+            assert held["lease_token"] not in workerless.daemon.log_file.read_text()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 MANY = 120
 
@@ -30,7 +30,7 @@ async def client(daemon: Jobd) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def test_many_tasks_share_one_client(client: AsyncClient, workers: Stage) -> None:
+async def test_many_tasks_share_one_client(client: AsyncClient, workers: DatabaseWorkers) -> None:
     jobs = [entry.job_id for entry in await client.submit_batch([{"task": "chat", "payload": {}}] * MANY)]
     waited: list[str] = []
     followed: list[str] = []

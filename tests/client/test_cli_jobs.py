@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 NOBODY = "01a1e32b-6742-7000-927b-55333af42aa0"
 
@@ -215,7 +215,9 @@ def test_a_token_comes_from_a_file_or_a_variable(folder: Path, jobd: Any) -> Non
 # -- waiting and following ----------------------------------------------------------------------------------------
 
 
-def test_the_outcome_of_a_job_is_the_exit_code(run: Callable[..., Running], client: Client, workers: Stage) -> None:
+def test_the_outcome_of_a_job_is_the_exit_code(
+    run: Callable[..., Running], client: Client, workers: DatabaseWorkers
+) -> None:
     done, error, canceled = (run("submit", "chat", "--wait") for _ in range(3))
     workers.finish(done.job_id, '{"text": "hi"}')
     workers.fail(error.job_id)
@@ -279,7 +281,7 @@ def test_following_as_json_is_one_event_a_line_and_then_the_job(run: Callable[..
     assert (code, err) == (0, "")
 
 
-def test_following_tells_of_attempts_that_failed(run: Callable[..., Running], workers: Stage) -> None:
+def test_following_tells_of_attempts_that_failed(run: Callable[..., Running], workers: DatabaseWorkers) -> None:
     following = run("submit", "chat", "--follow")
     workers.fail(following.job_id, retryable=True, delay_s=0.0)
     workers.fail(following.job_id)
@@ -311,7 +313,7 @@ def test_ctrl_c_leaves_the_job_and_says_so(run: Callable[..., Running], client: 
 # -- get and cancel -----------------------------------------------------------------------------------------------
 
 
-def test_get_shows_where_a_job_stands(url: str, client: Client, workers: Stage) -> None:
+def test_get_shows_where_a_job_stands(url: str, client: Client, workers: DatabaseWorkers) -> None:
     job_id = str(client.submit("chat", {"text": "x\x1b[31m"}, max_attempts=2).job_id)
     waiting = run_jobd("get", job_id, "--url", url)
     workers.fail(job_id, retryable=True, delay_s=0.0)
@@ -329,7 +331,7 @@ def test_get_shows_where_a_job_stands(url: str, client: Client, workers: Stage) 
     assert json.loads(as_json.stdout)["attempts"][1]["outcome"] == "done"
 
 
-def test_cancel_says_what_came_of_it(url: str, client: Client, workers: Stage) -> None:
+def test_cancel_says_what_came_of_it(url: str, client: Client, workers: DatabaseWorkers) -> None:
     waiting, running, done = (str(client.submit("chat", {}).job_id) for _ in range(3))
     workers.start(running)
     workers.finish(done)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.client.conftest import Connect
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 NOBODY = "01a1e32b-6742-7000-927b-55333af42aa0"
 MARKER = "do-not-show-me"
@@ -125,7 +125,9 @@ BAD_SUBMITS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_SUBMITS)
-def test_a_bad_submit_says_what_is_wrong_and_leaves_no_trace(client: Client, workers: Stage, name: str) -> None:
+def test_a_bad_submit_says_what_is_wrong_and_leaves_no_trace(
+    client: Client, workers: DatabaseWorkers, name: str
+) -> None:
     changes, kind, words = BAD_SUBMITS[name]
     before = workers.traces()
 
@@ -155,7 +157,7 @@ def test_a_batch_with_a_key_is_made_once(client: Client) -> None:
     assert (first[0].existing, again[0].existing) == (False, True)
 
 
-def test_a_batch_with_one_bad_job_is_refused_whole_and_names_it(client: Client, workers: Stage) -> None:
+def test_a_batch_with_one_bad_job_is_refused_whole_and_names_it(client: Client, workers: DatabaseWorkers) -> None:
     before = workers.traces()
 
     with pytest.raises(Refused, match="submit of 2 jobs: item 1: there is no task nonsense") as caught:
@@ -168,7 +170,7 @@ def test_a_batch_with_one_bad_job_is_refused_whole_and_names_it(client: Client, 
 # -- read and wait ------------------------------------------------------------------------------------------------
 
 
-def test_a_job_tells_its_attempts_and_result(client: Client, workers: Stage) -> None:
+def test_a_job_tells_its_attempts_and_result(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {}).job_id
     workers.fail(str(job_id), retryable=True, delay_s=0.0)
     workers.finish(str(job_id), f'{{"text": "{MARKER}"}}')
@@ -180,7 +182,7 @@ def test_a_job_tells_its_attempts_and_result(client: Client, workers: Stage) -> 
     assert MARKER not in repr(job) + repr(job.attempts)
 
 
-def test_waiting_ends_with_the_job(client: Client, workers: Stage) -> None:
+def test_waiting_ends_with_the_job(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {}).job_id
     finishing = threading.Timer(0.3, workers.finish, [str(job_id)])
     finishing.start()
@@ -225,7 +227,7 @@ def test_cancel_ends_a_waiting_job_and_may_be_said_twice(client: Client) -> None
     assert client.get(job_id).status == "canceled"
 
 
-def test_cancel_of_a_running_job_is_on_its_way(client: Client, workers: Stage) -> None:
+def test_cancel_of_a_running_job_is_on_its_way(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {}).job_id
     workers.start(str(job_id))
 
@@ -233,7 +235,7 @@ def test_cancel_of_a_running_job_is_on_its_way(client: Client, workers: Stage) -
     assert client.get(job_id).cancel_requested
 
 
-def test_cancel_of_a_finished_job_is_a_conflict(client: Client, workers: Stage) -> None:
+def test_cancel_of_a_finished_job_is_a_conflict(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {}).job_id
     workers.finish(str(job_id))
 
@@ -241,7 +243,7 @@ def test_cancel_of_a_finished_job_is_a_conflict(client: Client, workers: Stage) 
         client.cancel(job_id)
 
 
-def test_a_job_in_error_runs_again_as_another(client: Client, workers: Stage) -> None:
+def test_a_job_in_error_runs_again_as_another(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {"n": 1}).job_id
     workers.fail(str(job_id))
 
@@ -285,7 +287,7 @@ def test_an_unknown_job_is_not_found(client: Client, name: str, job_id: str) -> 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_job_that_retention_took_is_gone(client: Client, workers: Stage, name: str) -> None:
+def test_a_job_that_retention_took_is_gone(client: Client, workers: DatabaseWorkers, name: str) -> None:
     job_id = str(client.submit("chat", {}).job_id)
     workers.finish(job_id)
     workers.prune()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jobd import Client
     from tests.client.conftest import Connect
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 JOB = {
     "job_id": "01a1e32b-6742-7000-927b-55333af42aa0",
@@ -41,7 +41,7 @@ JOB = {
 }
 
 
-class Said(NamedTuple):
+class ScriptedAnswer(NamedTuple):
     """An answer of a server that says what it is told; status 0: it hangs up."""
 
     status: int
@@ -56,7 +56,7 @@ class Heard(NamedTuple):
 
 
 class Puppet:
-    def __init__(self, *answers: Said) -> None:
+    def __init__(self, *answers: ScriptedAnswer) -> None:
         self.heard: list[Heard] = []
         self._answers = iter(answers)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -66,7 +66,7 @@ class Puppet:
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         puppet = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class FaultHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -79,7 +79,7 @@ class Puppet:
             def log_message(self, *_: object) -> None:
                 pass
 
-        return Handler
+        return FaultHandler
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         said = next(self._answers)
@@ -105,22 +105,22 @@ class Puppet:
             thread.join()
 
 
-def problem(status: int, code: str, **headers: str) -> Said:
+def problem(status: int, code: str, **headers: str) -> ScriptedAnswer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Said(status, {"status": status, "code": code, "detail": "so it is"}, named)
+    return ScriptedAnswer(status, {"status": status, "code": code, "detail": "so it is"}, named)
 
 
 # -- trying again -------------------------------------------------------------------------------------------------
 
-HUNG_UP = Said(0)
+HUNG_UP = ScriptedAnswer(0)
 BUSY = problem(503, "unavailable", Retry_After="0")
 FULL = problem(429, "queue_full", Retry_After="0")
-BAD_GATEWAY = Said(502, b"<html>")
+BAD_GATEWAY = ScriptedAnswer(502, b"<html>")
 
 
 @pytest.mark.parametrize("first", [HUNG_UP, BUSY, FULL, BAD_GATEWAY], ids=lambda said: str(said.status))
-def test_a_submit_is_sent_again_with_the_same_key_and_body(connect: Connect, first: Said) -> None:
-    with Puppet(first, first, Said(202, JOB)).serving() as puppet, connect(puppet.url) as client:
+def test_a_submit_is_sent_again_with_the_same_key_and_body(connect: Connect, first: ScriptedAnswer) -> None:
+    with Puppet(first, first, ScriptedAnswer(202, JOB)).serving() as puppet, connect(puppet.url) as client:
         job = client.submit("chat", {"a": 1})
 
     assert str(job.job_id) == JOB["job_id"]
@@ -130,14 +130,14 @@ def test_a_submit_is_sent_again_with_the_same_key_and_body(connect: Connect, fir
 
 
 def test_two_submits_have_two_keys(connect: Connect) -> None:
-    with Puppet(Said(202, JOB), Said(202, JOB)).serving() as puppet, connect(puppet.url) as client:
+    with Puppet(ScriptedAnswer(202, JOB), ScriptedAnswer(202, JOB)).serving() as puppet, connect(puppet.url) as client:
         client.submit("chat", {})
         client.submit("chat", {})
 
     assert puppet.heard[0].key != puppet.heard[1].key
 
 
-def test_a_submit_whose_answer_is_lost_makes_one_job(connect: Connect, daemon: Jobd, workers: Stage) -> None:
+def test_a_submit_whose_answer_is_lost_makes_one_job(connect: Connect, daemon: Jobd, workers: DatabaseWorkers) -> None:
     before = workers.rows("SELECT count(*) FROM jobs")[0][0]
 
     with proxy(lambda: daemon.address, 0, 0, 40) as line, connect(line.url) as client:
@@ -159,7 +159,7 @@ def test_a_cancel_whose_answer_is_lost_is_answered(connect: Connect, daemon: Job
 
 
 @pytest.mark.parametrize("first", [HUNG_UP, BUSY], ids=["cut", "503"])
-def test_a_retry_that_may_have_been_done_is_not_sent_again(connect: Connect, first: Said) -> None:
+def test_a_retry_that_may_have_been_done_is_not_sent_again(connect: Connect, first: ScriptedAnswer) -> None:
     with Puppet(first).serving() as puppet, connect(puppet.url) as client, pytest.raises(Unavailable):
         client.retry("x")
 
@@ -168,7 +168,7 @@ def test_a_retry_that_may_have_been_done_is_not_sent_again(connect: Connect, fir
 
 def test_a_retry_that_was_turned_away_is_sent_again(connect: Connect) -> None:
     turned_away = problem(429, "too_many_requests", Retry_After="0")
-    with Puppet(turned_away, Said(202, JOB)).serving() as puppet, connect(puppet.url) as client:
+    with Puppet(turned_away, ScriptedAnswer(202, JOB)).serving() as puppet, connect(puppet.url) as client:
         assert client.retry("x").status == "queued"
 
 
@@ -193,15 +193,15 @@ def test_a_jobd_that_asks_for_more_time_than_there_is_is_given_up_at_once(connec
     assert len(puppet.heard) == 1
 
 
-FINAL: dict[str, tuple[Said, type[Exception], str]] = {
+FINAL: dict[str, tuple[ScriptedAnswer, type[Exception], str]] = {
     "a fault of jobd": (problem(500, "internal"), ApiProblem, "so it is (internal)"),
     "a refusal": (problem(422, "invalid"), Refused, "so it is (invalid)"),
     "too many bad tokens": (problem(429, "too_many_attempts"), Unavailable, "(too_many_attempts)"),
-    "an error page": (Said(403, b"<html>"), Refused, "not as jobd does; is it behind a proxy? (http_403)"),
-    "another place": (Said(301, b"", {"Location": "http://127.0.0.1:1/"}), BadAnswer, "status 301"),
-    "a web page": (Said(200, b"<html>"), BadAnswer, "check the URL"),
-    "other JSON": (Said(200, {"hello": "world"}), BadAnswer, "missing required field `job_id`"),
-    "no UTF-8": (Said(200, b'{"job_id": "\xff"}'), BadAnswer, "check the URL"),
+    "an error page": (ScriptedAnswer(403, b"<html>"), Refused, "not as jobd does; is it behind a proxy? (http_403)"),
+    "another place": (ScriptedAnswer(301, b"", {"Location": "http://127.0.0.1:1/"}), BadAnswer, "status 301"),
+    "a web page": (ScriptedAnswer(200, b"<html>"), BadAnswer, "check the URL"),
+    "other JSON": (ScriptedAnswer(200, {"hello": "world"}), BadAnswer, "missing required field `job_id`"),
+    "no UTF-8": (ScriptedAnswer(200, b'{"job_id": "\xff"}'), BadAnswer, "check the URL"),
 }
 
 
@@ -218,7 +218,7 @@ def test_an_answer_that_will_not_get_better_is_raised_at_once(connect: Connect, 
 
 
 def test_a_stream_that_is_none_is_a_bad_answer(connect: Connect) -> None:
-    page = Said(200, b"<html>", {"Content-Type": "text/html"})
+    page = ScriptedAnswer(200, b"<html>", {"Content-Type": "text/html"})
     with Puppet(page).serving() as puppet, connect(puppet.url) as client, pytest.raises(BadAnswer, match="no event"):
         list(client.events("x"))
 
@@ -244,7 +244,7 @@ def test_what_a_newer_jobd_adds_is_passed_over(connect: Connect) -> None:
             }
         ],
     }
-    with Puppet(Said(200, newer)).serving() as puppet, connect(puppet.url) as client:
+    with Puppet(ScriptedAnswer(200, newer)).serving() as puppet, connect(puppet.url) as client:
         job = client.get("x")
 
     assert job.waiting is not None
@@ -252,15 +252,15 @@ def test_what_a_newer_jobd_adds_is_passed_over(connect: Connect) -> None:
 
 
 def test_a_path_in_the_url_is_kept(connect: Connect) -> None:
-    with Puppet(Said(200, JOB)).serving() as puppet, connect(f"{puppet.url}/jobs/here/") as client:
+    with Puppet(ScriptedAnswer(200, JOB)).serving() as puppet, connect(f"{puppet.url}/jobs/here/") as client:
         client.get("x")
 
     assert puppet.heard[0].line == "GET /jobs/here/v1/jobs/x HTTP/1.1"
 
 
 def test_waiting_asks_again_of_a_server_that_does_not_hold_its_answers(connect: Connect) -> None:
-    done = Said(200, {**JOB, "status": "done"})
-    with Puppet(Said(200, JOB), done).serving() as puppet, connect(puppet.url) as client:
+    done = ScriptedAnswer(200, {**JOB, "status": "done"})
+    with Puppet(ScriptedAnswer(200, JOB), done).serving() as puppet, connect(puppet.url) as client:
         assert client.wait("x", 10).status == "done"
 
     assert [heard.line.partition("?")[0] for heard in puppet.heard] == ["GET /v1/jobs/x"] * 2

@@ -12,14 +12,14 @@ from tests.client.test_client_events import Reading, shown
 
 if TYPE_CHECKING:
     from jobd import Client
+    from tests.support.database_workers import DatabaseWorkers
     from tests.support.http import Api
-    from tests.support.stage import Stage
 
 #: More than stands in the job itself.
 LARGE = {"text": "é" * 60_000}
 
 
-def dead(client: Client, workers: Stage, task: str) -> str:
+def dead(client: Client, workers: DatabaseWorkers, task: str) -> str:
     job_id = str(client.submit(task, {}, queue="fast").job_id)
     workers.fail(job_id)
     return job_id
@@ -43,7 +43,7 @@ def test_a_job_without_a_result_has_none_to_read(client: Client) -> None:
         client.result(job_id)
 
 
-def test_workers_and_what_they_hold(client: Client, workers: Stage) -> None:
+def test_workers_and_what_they_hold(client: Client, workers: DatabaseWorkers) -> None:
     job_id = client.submit("chat", {}).job_id
     workers.start(str(job_id))
 
@@ -66,7 +66,7 @@ def test_queues_are_paused_and_resumed(client: Client) -> None:
         client.pause("a/b")
 
 
-def test_dead_letters_are_paged_and_run_again_once(client: Client, workers: Stage) -> None:
+def test_dead_letters_are_paged_and_run_again_once(client: Client, workers: DatabaseWorkers) -> None:
     letters = [dead(client, workers, "plan") for _ in range(3)]
 
     first = client.dead_letters(task="plan", queue="fast", limit=2)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.daemon import Jobd
-    from tests.support.stage import Stage
+    from tests.support.database_workers import DatabaseWorkers
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -54,7 +54,7 @@ def test_tasks_and_queues_are_offered(url: str) -> None:
     assert offered("pause", "--url", url, incomplete="d").keys() == {"default"}
 
 
-def test_jobs_are_offered_by_what_can_be_done_with_them(url: str, client: Client, workers: Stage) -> None:
+def test_jobs_are_offered_by_what_can_be_done_with_them(url: str, client: Client, workers: DatabaseWorkers) -> None:
     waiting, dead = (str(client.submit("chat", {}).job_id) for _ in range(2))
     workers.fail(dead)
 

@@ -30,7 +30,7 @@ FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-class Said(NamedTuple):
+class CurlAnswer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: Any
@@ -42,7 +42,7 @@ class Curl:
         self._curl = shutil.which("curl")
         assert self._curl, "curl is missing; this test is about it: apt-get install curl"
 
-    def __call__(self, path: str, *arguments: str) -> Said:
+    def __call__(self, path: str, *arguments: str) -> CurlAnswer:
         assert self._curl
         run = subprocess.run(
             [self._curl, "--silent", "--show-error", "--include", "--max-time", "15", *arguments, f"{self._url}{path}"],
@@ -53,9 +53,9 @@ class Curl:
         head, _, body = run.stdout.replace("\r\n", "\n").partition("\n\n")
         first, *lines = head.splitlines()
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        return Said(int(first.split()[1]), headers, json.loads(body))
+        return CurlAnswer(int(first.split()[1]), headers, json.loads(body))
 
-    def post(self, path: str, body: str, *arguments: str) -> Said:
+    def post(self, path: str, body: str, *arguments: str) -> CurlAnswer:
         return self(path, "--header", "Content-Type: application/json", "--data-binary", body, *arguments)
 
 

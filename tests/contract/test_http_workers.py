@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.daemon import poll
-from tests.support.depot import Depot, InBackground, depot
+from tests.support.workerless import InBackground, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,20 +49,22 @@ heartbeat_s = 0.3
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot(SHORT_LEASES + CONFIG, JOBD_LOG_LEVEL="debug") as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon(SHORT_LEASES + CONFIG, JOBD_LOG_LEVEL="debug") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def calm_yard() -> Iterator[Depot]:
-    with depot(LONG_LEASES + CONFIG) as made:
+def calm_workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon(LONG_LEASES + CONFIG) as made:
         yield made
 
 
 @contextlib.contextmanager
-def worker(yard: Depot, language: str, name: str, work_s: float = 0.0) -> Iterator[subprocess.Popen[bytes]]:
-    url = yard.daemon.addresses["JOBD_URL"]
+def worker(
+    workerless: WorkerlessDaemon, language: str, name: str, work_s: float = 0.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    url = workerless.daemon.addresses["JOBD_URL"]
     process = subprocess.Popen([*WORKERS[language], url, name, str(work_s)])
     try:
         yield process
@@ -71,92 +73,92 @@ def worker(yard: Depot, language: str, name: str, work_s: float = 0.0) -> Iterat
         process.wait()
 
 
-def until(yard: Depot, job_id: str, status: str) -> Any:
-    poll(lambda: yard.read(job_id)["status"] == status, 15, lambda: yard.read(job_id))
-    return yard.read(job_id)
+def until(workerless: WorkerlessDaemon, job_id: str, status: str) -> Any:
+    poll(lambda: workerless.read(job_id)["status"] == status, 15, lambda: workerless.read(job_id))
+    return workerless.read(job_id)
 
 
-def attempts_of(yard: Depot, job_id: str) -> list[tuple[Any, ...]]:
-    return yard.rows("SELECT owner_id, outcome FROM attempts WHERE job_id = $1 ORDER BY number", job_id)
+def attempts_of(workerless: WorkerlessDaemon, job_id: str) -> list[tuple[Any, ...]]:
+    return workerless.rows("SELECT owner_id, outcome FROM attempts WHERE job_id = $1 ORDER BY number", job_id)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_jobs_of_both_streams_are_done(yard: Depot, language: str) -> None:
-    jobs = [yard.submit(queue=queue, payload={"n": n}) for n, queue in enumerate(["default", "urgent"] * 5)]
+def test_jobs_of_both_streams_are_done(workerless: WorkerlessDaemon, language: str) -> None:
+    jobs = [workerless.submit(queue=queue, payload={"n": n}) for n, queue in enumerate(["default", "urgent"] * 5)]
 
-    with worker(yard, language, "one"):
-        done = [until(yard, job_id, "done") for job_id in jobs]
+    with worker(workerless, language, "one"):
+        done = [until(workerless, job_id, "done") for job_id in jobs]
 
     assert [job["result"] for job in done] == [{"echo": {"n": n}} for n in range(10)]
-    assert {tuple(attempts_of(yard, job_id)) for job_id in jobs} == {(("one", "done"),)}
+    assert {tuple(attempts_of(workerless, job_id)) for job_id in jobs} == {(("one", "done"),)}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_failure_is_the_jobs_error(yard: Depot, language: str) -> None:
-    job_id = yard.submit(payload={"fail": True})
+def test_failure_is_the_jobs_error(workerless: WorkerlessDaemon, language: str) -> None:
+    job_id = workerless.submit(payload={"fail": True})
 
-    with worker(yard, language, "one"):
-        job = until(yard, job_id, "error")
+    with worker(workerless, language, "one"):
+        job = until(workerless, job_id, "error")
 
     assert (job["error"]["message"], job["error"]["retryable"]) == ("asked to", False)
     assert "http_worker" in job["error"]["stack"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(yard: Depot, language: str) -> None:
-    job_id = yard.submit()
+def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(workerless: WorkerlessDaemon, language: str) -> None:
+    job_id = workerless.submit()
 
-    with worker(yard, language, "one", 4.5):
-        until(yard, job_id, "done")
+    with worker(workerless, language, "one", 4.5):
+        until(workerless, job_id, "done")
 
-    assert attempts_of(yard, job_id) == [("one", "done")]
+    assert attempts_of(workerless, job_id) == [("one", "done")]
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_job_of_a_killed_worker_is_finished_by_another(yard: Depot, language: str) -> None:
-    job_id = yard.submit()
-    with worker(yard, language, "first", 60) as first:
-        until(yard, job_id, "running")
+def test_job_of_a_killed_worker_is_finished_by_another(workerless: WorkerlessDaemon, language: str) -> None:
+    job_id = workerless.submit()
+    with worker(workerless, language, "first", 60) as first:
+        until(workerless, job_id, "running")
         first.kill()
 
-    with worker(yard, language, "second"):
-        until(yard, job_id, "done")
+    with worker(workerless, language, "second"):
+        until(workerless, job_id, "done")
 
-    assert attempts_of(yard, job_id) == [("first", "expired"), ("second", "done")]
+    assert attempts_of(workerless, job_id) == [("first", "expired"), ("second", "done")]
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_frozen_worker_that_thaws_changes_nothing(calm_yard: Depot, language: str) -> None:
-    yard = calm_yard
-    job_id = yard.submit(payload={"fail": True})
-    with worker(yard, language, "frozen", 0.5) as frozen:
-        until(yard, job_id, "running")
+def test_frozen_worker_that_thaws_changes_nothing(calm_workerless: WorkerlessDaemon, language: str) -> None:
+    workerless = calm_workerless
+    job_id = workerless.submit(payload={"fail": True})
+    with worker(workerless, language, "frozen", 0.5) as frozen:
+        until(workerless, job_id, "running")
         frozen.send_signal(signal.SIGSTOP)
         held: dict[str, Any] = {"claimed": False}
         while not held["claimed"]:  # a heartbeat that was under way may renew the lease once more
-            yard.expire({"job_id": job_id})
-            yard.reap()
-            held = yard.claim("jobs:stream", worker_id="second", max_wait_ms=2000)
+            workerless.expire({"job_id": job_id})
+            workerless.reap()
+            held = workerless.claim("jobs:stream", worker_id="second", max_wait_ms=2000)
         assert held["job_id"] == job_id
 
         frozen.send_signal(signal.SIGCONT)
-        sent_since = yard.submit(queue="urgent")
-        until(yard, sent_since, "done")  # the thawed one is at its next job
+        sent_since = workerless.submit(queue="urgent")
+        until(workerless, sent_since, "done")  # the thawed one is at its next job
 
     proof = {name: held[name] for name in ("job_id", "attempt_id", "lease_token")}
-    assert yard.complete({"worker_id": "second", **proof}, "mine") == {"ok": True, "ack": True}
-    assert (yard.read(job_id)["status"], yard.read(job_id)["result"]) == ("done", "mine")
+    assert workerless.complete({"worker_id": "second", **proof}, "mine") == {"ok": True, "ack": True}
+    assert (workerless.read(job_id)["status"], workerless.read(job_id)["result"]) == ("done", "mine")
 
 
-def test_no_lease_token_and_no_payload_is_found_in_the_most_talkative_log(yard: Depot) -> None:
-    job_id = yard.submit(payload={"marker": "canary-4711"})
-    with worker(yard, "python", "one"):
-        until(yard, job_id, "done")
+def test_no_lease_token_and_no_payload_is_found_in_the_most_talkative_log(workerless: WorkerlessDaemon) -> None:
+    job_id = workerless.submit(payload={"marker": "canary-4711"})
+    with worker(workerless, "python", "one"):
+        until(workerless, job_id, "done")
 
-    log = yard.daemon.log_file.read_text()
-    tokens = [str(token) for (token,) in yard.rows("SELECT lease_token FROM attempts")]
+    log = workerless.daemon.log_file.read_text()
+    tokens = [str(token) for (token,) in workerless.rows("SELECT lease_token FROM attempts")]
     assert tokens
     assert [token for token in tokens if token in log] == []
     assert "canary-4711" not in log
@@ -164,20 +166,20 @@ def test_no_lease_token_and_no_payload_is_found_in_the_most_talkative_log(yard: 
 
 @pytest.mark.timeout(180)
 def test_stop_ends_waiting_claims_at_once_and_tells_holders_to_be_quiet() -> None:
-    with depot() as yard:
-        finishing, staying = yard.running(), yard.running()
-        waiting = InBackground(yard.claim, "jobs:stream:gpu", max_wait_ms=60_000)
-        with yard.locked("attempts"):
-            completing = InBackground(yard.complete, finishing, "at last")
-            yard.until_someone_waits_for_a_lock()  # a request under way keeps the gateway for a moment
-            yard.daemon.signal(signal.SIGTERM)
+    with workerless_daemon() as workerless:
+        finishing, staying = workerless.running(), workerless.running()
+        waiting = InBackground(workerless.claim, "jobs:stream:gpu", max_wait_ms=60_000)
+        with workerless.locked("attempts"):
+            completing = InBackground(workerless.complete, finishing, "at last")
+            workerless.until_someone_waits_for_a_lock()  # a request under way keeps the gateway for a moment
+            workerless.daemon.signal(signal.SIGTERM)
 
             no_job = waiting.answer()
-            quiet = yard.beat(staying)["quiet"]
-            another = yard.claim("jobs:stream:gpu", max_wait_ms=60_000)
+            quiet = workerless.beat(staying)["quiet"]
+            another = workerless.claim("jobs:stream:gpu", max_wait_ms=60_000)
         completed = completing.answer()
 
         assert no_job == another == {"claimed": False, "max_wait_ms": 60_000}
         assert quiet is True
         assert completed == {"ok": True, "ack": True}
-        assert yard.daemon.wait() == 0
+        assert workerless.daemon.wait() == 0

@@ -28,7 +28,7 @@ from jobd.maintenance.janitor import LEADER_KEY
 from jobd.servers.postgres import PROGRAM
 from jobd.store.postgres import Database
 from tests.support.daemon import Jobd, environment, poll
-from tests.support.depot import CONFIG, Depot
+from tests.support.workerless import CONFIG, WorkerlessDaemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,19 +57,19 @@ def succeed(*arguments: str | Path) -> Any:
     return json.loads(done.stdout)
 
 
-class Load:
+class BackgroundSubmits:
     """Submits jobs, one after the other, until told to stop."""
 
-    def __init__(self, yard: Depot) -> None:
+    def __init__(self, workerless: WorkerlessDaemon) -> None:
         self.acknowledged: list[str] = []
-        self._yard = yard
+        self._workerless = workerless
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.acknowledged.append(self._yard.submit(queue="gpu"))
+            self.acknowledged.append(self._workerless.submit(queue="gpu"))
 
     def until(self, count: int) -> None:
         poll(lambda: len(self.acknowledged) >= count, 60.0, lambda: f"only {len(self.acknowledged)} submits")
@@ -82,7 +82,7 @@ class Load:
 class Worlds:
     """A jobd, a backup of it that was taken under load, and what became of the backup."""
 
-    def __init__(self, old: Depot, folder: Path) -> None:
+    def __init__(self, old: WorkerlessDaemon, folder: Path) -> None:
         self.old = old
         self.folder = folder
         self.file = folder / "b.tar"
@@ -96,19 +96,19 @@ class Worlds:
         self.restored = succeed("restore", self.file, "--data-dir", folder / "new")
 
     @staticmethod
-    def _done(old: Depot, result: object) -> str:
+    def _done(old: WorkerlessDaemon, result: object) -> str:
         held = old.running(queue="slow")
         assert old.complete(held, result) == {"ok": True, "ack": True}
         return str(held["job_id"])
 
     @staticmethod
-    def submit_with_key(yard: Depot) -> Any:
-        answer = yard.api("POST", "/v1/jobs", {"task": "chat", "payload": {"n": 2}}, KEY)
+    def submit_with_key(workerless: WorkerlessDaemon) -> Any:
+        answer = workerless.api("POST", "/v1/jobs", {"task": "chat", "payload": {"n": 2}}, KEY)
         assert answer.status in (200, 202), answer
         return answer.json["job_id"]
 
-    def _back_up_under_load(self, old: Depot) -> tuple[list[str], Any]:
-        load = Load(old)
+    def _back_up_under_load(self, old: WorkerlessDaemon) -> tuple[list[str], Any]:
+        load = BackgroundSubmits(old)
         load.until(50)
         before = list(load.acknowledged)
         made = succeed("backup", self.file, "--data-dir", old.daemon.data_dir)
@@ -118,7 +118,7 @@ class Worlds:
 
 
 @contextlib.contextmanager
-def depot_in(folder: Path, name: str) -> Iterator[Depot]:
+def depot_in(folder: Path, name: str) -> Iterator[WorkerlessDaemon]:
     (folder / "jobd.toml").write_text(CONFIG)
     daemon = Jobd(folder / name, "--config", str(folder / "jobd.toml")).start()
     try:
@@ -126,7 +126,7 @@ def depot_in(folder: Path, name: str) -> Iterator[Depot]:
         with start_blocking_portal() as portal:
             database = Database(daemon.addresses["DATABASE_URL"], 3)
             with portal.wrap_async_context_manager(database.opened()):
-                yield Depot(daemon, portal, database)
+                yield WorkerlessDaemon(daemon, portal, database)
     finally:
         daemon.clean_up()
 
@@ -146,16 +146,16 @@ def worlds(top: Path) -> Iterator[Worlds]:
 
 
 @pytest.fixture(scope="module")
-def new(worlds: Worlds) -> Iterator[Depot]:
+def new(worlds: Worlds) -> Iterator[WorkerlessDaemon]:
     """The old one still runs beside it, as it may when a board is copied."""
-    with depot_in(worlds.folder, "new") as yard:
-        yield yard
+    with depot_in(worlds.folder, "new") as workerless:
+        yield workerless
 
 
 # What is there again
 
 
-def test_every_job_acknowledged_before_the_backup_is_there(worlds: Worlds, new: Depot) -> None:
+def test_every_job_acknowledged_before_the_backup_is_there(worlds: Worlds, new: WorkerlessDaemon) -> None:
     there = {str(job_id) for (job_id,) in new.rows("SELECT id FROM jobs")}
 
     assert set(worlds.before) <= there
@@ -163,7 +163,7 @@ def test_every_job_acknowledged_before_the_backup_is_there(worlds: Worlds, new: 
     assert len(there) == sum(worlds.made["contents"]["jobs"].values())
 
 
-def test_restored_counts_are_those_of_the_jobs(worlds: Worlds, new: Depot) -> None:
+def test_restored_counts_are_those_of_the_jobs(worlds: Worlds, new: WorkerlessDaemon) -> None:
     counted = new.rows("SELECT sum(queued), sum(running), sum(done), sum(canceled) FROM queue_counts")
     found = new.rows(
         "SELECT count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'running'),"
@@ -173,7 +173,7 @@ def test_restored_counts_are_those_of_the_jobs(worlds: Worlds, new: Depot) -> No
     assert counted == found
 
 
-def test_results_can_be_read_from_their_rows_and_files(worlds: Worlds, new: Depot) -> None:
+def test_results_can_be_read_from_their_rows_and_files(worlds: Worlds, new: WorkerlessDaemon) -> None:
     assert new.api("GET", f"/v1/jobs/{worlds.large}/result").json == LARGE
     assert new.read(worlds.small)["result"] == {"n": 1}
     assert worlds.made["contents"]["result_files"] == 1
@@ -183,7 +183,7 @@ def test_results_can_be_read_from_their_rows_and_files(worlds: Worlds, new: Depo
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_restored_jobs_reach_workers_through_a_new_redis(worlds: Worlds, new: Depot) -> None:
+def test_restored_jobs_reach_workers_through_a_new_redis(worlds: Worlds, new: WorkerlessDaemon) -> None:
     claimed = new.claim("jobs:stream:gpu")
 
     assert claimed["job_id"] in worlds.before
@@ -191,11 +191,13 @@ def test_restored_jobs_reach_workers_through_a_new_redis(worlds: Worlds, new: De
     assert new.complete({**held, "stream": claimed["stream"], "message_id": claimed["message_id"]}, {})["ok"]
 
 
-def test_same_key_gets_the_same_job_after_a_restore(worlds: Worlds, new: Depot) -> None:
+def test_same_key_gets_the_same_job_after_a_restore(worlds: Worlds, new: WorkerlessDaemon) -> None:
     assert worlds.submit_with_key(new) == worlds.keyed
 
 
-def test_job_that_was_running_waits_again_and_its_old_holder_changes_nothing(worlds: Worlds, new: Depot) -> None:
+def test_job_that_was_running_waits_again_and_its_old_holder_changes_nothing(
+    worlds: Worlds, new: WorkerlessDaemon
+) -> None:
     job_id = worlds.held["job_id"]
     assert worlds.restored["handed_back"] == 1
     assert new.read(job_id)["status"] == "queued"
@@ -212,7 +214,7 @@ def test_job_that_was_running_waits_again_and_its_old_holder_changes_nothing(wor
     assert new.read(job_id)["result"] == {"n": 3}
 
 
-def test_restored_installation_has_a_name_of_its_own(worlds: Worlds, new: Depot) -> None:
+def test_restored_installation_has_a_name_of_its_own(worlds: Worlds, new: WorkerlessDaemon) -> None:
     assert new.rows("SELECT id FROM installation") != worlds.old.rows("SELECT id FROM installation")
     assert new.rows("SELECT action FROM audit ORDER BY id DESC LIMIT 1") == [("backup.restore",)]
 
@@ -223,21 +225,21 @@ def test_restored_installation_has_a_name_of_its_own(worlds: Worlds, new: Depot)
 class Prying:
     """A place for a backup to go to, which looks at each result file whether jobs could be pruned just then."""
 
-    def __init__(self, yard: Depot) -> None:
-        self._yard = yard
+    def __init__(self, workerless: WorkerlessDaemon) -> None:
+        self._workerless = workerless
         self.could_prune: list[bool] = []
 
     def write(self, data: bytes) -> int:
         if b"results/" in data[:512]:
-            self.could_prune.append(can_prune(self._yard))
+            self.could_prune.append(can_prune(self._workerless))
         return len(data)
 
     def tell(self) -> int:
         return 0
 
 
-def can_prune(yard: Depot) -> bool:
-    ((could,),) = yard.rows(
+def can_prune(workerless: WorkerlessDaemon) -> bool:
+    ((could,),) = workerless.rows(
         "SELECT CASE WHEN pg_try_advisory_lock($1) THEN pg_advisory_unlock($1) ELSE false END", LEADER_KEY
     )
     return bool(could)
@@ -376,7 +378,7 @@ def deadly(*args, **named):
     return real(*args, **named)
 
 setattr(module, name, deadly)
-from jobd.cli import main
+from jobd.cli.main import main
 main(arguments)
 """
 

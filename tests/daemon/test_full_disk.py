@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import load
+from tests.support import submit_load
 from tests.support.daemon import poll
 from tests.support.disk import small_disk
 
@@ -39,9 +39,9 @@ def disk(folder: Path) -> Iterator[Path]:
 def test_disk_that_is_full_for_a_while_costs_no_acknowledged_job(
     disk: Path, folder: Path, jobd: Callable[..., Jobd]
 ) -> None:
-    daemon = jobd(disk / "data", *load.arguments(folder), **load.variables(folder)).start().until_ready()
+    daemon = jobd(disk / "data", *submit_load.arguments(folder), **submit_load.variables(folder)).start().until_ready()
 
-    with load.Load(daemon) as submitted:
+    with submit_load.SubmitLoad(daemon) as submitted:
         submitted.wait_for_more(60, 20)
         fill(disk / "filler")
         poll(lambda: len(submitted.refused) > 5, 60, daemon.log)

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from jobd.servers import valkey as embedded_valkey
-from tests.support import load
+from tests.support import submit_load
 from tests.support.daemon import READY_S, TOP, is_alive, poll
 from tests.support.http import Api
 
@@ -151,7 +151,7 @@ def test_fifty_random_kills_then_ready_again_with_every_acknowledged_job(
 
 
 def under_load(jobd: Callable[..., Jobd], folder: Path) -> Jobd:
-    return jobd(None, *load.arguments(folder), **load.variables(folder))
+    return jobd(None, *submit_load.arguments(folder), **submit_load.variables(folder))
 
 
 def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
@@ -161,7 +161,7 @@ def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
     """
     chance = random.Random(seed)
     started: set[int] = set()
-    with load.Load(daemon) as submitted:
+    with submit_load.SubmitLoad(daemon) as submitted:
         for cycle in range(cycles):
             victim = VICTIMS[cycle % len(VICTIMS)]
             daemon.start(prepared=False)

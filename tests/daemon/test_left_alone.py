@@ -25,7 +25,7 @@ from jobd.servers import postgres
 from jobd.servers import valkey as embedded_valkey
 from tests.support import servers
 from tests.support.daemon import TOP, Jobd, poll
-from tests.support.load import Load
+from tests.support.submit_load import SubmitLoad
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -66,7 +66,7 @@ max_attempts = 10
 """
 
 
-class KeyedLoad(Load):
+class KeyedLoad(SubmitLoad):
     """Repeats each submit with its key until it is acknowledged."""
 
     def _run(self) -> None:
@@ -104,7 +104,7 @@ async def session(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
         await connection.close()
 
 
-async def check(daemon: Jobd, load: Load, runs: Path, url: str) -> None:
+async def check(daemon: Jobd, load: SubmitLoad, runs: Path, url: str) -> None:
     """Everything acknowledged is there, done by one attempt, and run at most once for each attempt."""
     assert len(load.acknowledged) > ALONE_S / PAUSE_S / 10, "the load was no load"
     assert set(load.refused) <= {429, 503}

@@ -25,7 +25,7 @@ RATE = 10
 DRAIN_S = 2
 
 
-class Follower(asyncio.Protocol):
+class RawStreamReader(asyncio.Protocol):
     """A client that costs little itself: it looks at the first event of whatever arrives together, the oldest."""
 
     def __init__(self, job_id: str) -> None:
@@ -56,14 +56,14 @@ def memory_kb(pid: int) -> int:
     return int(found[1])
 
 
-def _same(follower: Follower) -> Follower:
+def _same(follower: RawStreamReader) -> RawStreamReader:
     return follower
 
 
-async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) -> tuple[list[Follower], int]:
+async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) -> tuple[list[RawStreamReader], int]:
     """What the followers saw in so many seconds, and the memory that they took; ends with jobd."""
     before = memory_kb(daemon.pid)
-    followers = [Follower(job_ids[n % len(job_ids)]) for n in range(clients)]
+    followers = [RawStreamReader(job_ids[n % len(job_ids)]) for n in range(clients)]
     host, _, port = daemon.address.partition(":")
     for follower in followers:
         await asyncio.get_running_loop().create_connection(partial(_same, follower), host, int(port))

@@ -13,9 +13,9 @@ import pytest
 
 from jobd.cli.main import main
 from tests.support.daemon import environment, poll
-from tests.support.depot import Depot, depot
 from tests.support.proxy import proxy
 from tests.support.terminal import CTRL_C, ENTER, LEAVE, terminal
+from tests.support.workerless import WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,14 +29,14 @@ NOBODY = "01a1e32b-6742-7000-927b-55333af42aa0"
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot() as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon() as made:
         yield made
 
 
 @pytest.fixture
-def url(yard: Depot) -> str:
-    return yard.daemon.addresses["JOBD_URL"]
+def url(workerless: WorkerlessDaemon) -> str:
+    return workerless.daemon.addresses["JOBD_URL"]
 
 
 @pytest.fixture
@@ -52,24 +52,24 @@ def call(url: str, capfd: pytest.CaptureFixture[str]) -> Call:
     return run
 
 
-def dead(yard: Depot, **fields: Any) -> str:
-    held = yard.running(**fields)
-    yard.fail(held, retryable=False)
+def dead(workerless: WorkerlessDaemon, **fields: Any) -> str:
+    held = workerless.running(**fields)
+    workerless.fail(held, retryable=False)
     job_id: str = held["job_id"]
     return job_id
 
 
-def tell(yard: Depot, held: dict[str, Any], *events: dict[str, Any]) -> None:
+def tell(workerless: WorkerlessDaemon, held: dict[str, Any], *events: dict[str, Any]) -> None:
     proof = {name: held[name] for name in ("worker_id", "job_id", "lease_token")}
-    assert yard.post("events", {**proof, "events": list(events)}).status == 200
+    assert workerless.post("events", {**proof, "events": list(events)}).status == 200
 
 
 # -- list ---------------------------------------------------------------------------------------------------------
 
 
-def test_list_goes_through_pages_newest_first(yard: Depot, call: Call) -> None:
+def test_list_goes_through_pages_newest_first(workerless: WorkerlessDaemon, call: Call) -> None:
     batch = [{"task": "plan", "payload": {"n": n}, "queue": "slow"} for n in range(120)]
-    ids = [job["job_id"] for job in yard.api("POST", "/v1/jobs/batch", batch).json["jobs"]]
+    ids = [job["job_id"] for job in workerless.api("POST", "/v1/jobs/batch", batch).json["jobs"]]
 
     code, lines, err = call("list", "--task", "plan", "--limit", "110")
     _, of_json, _ = call("list", "--task", "plan", "--queue", "slow", "--status", "queued", "--limit", "500", "--json")
@@ -83,8 +83,10 @@ def test_list_of_nothing_is_nothing(call: Call) -> None:
     assert call("list", "--task", "nobody-has-this") == (0, [], "")
 
 
-def test_list_on_a_terminal_is_a_table_with_colours_unless_they_are_unwanted(yard: Depot, url: str) -> None:
-    job_id = yard.submit(task="rag", queue="slow")
+def test_list_on_a_terminal_is_a_table_with_colours_unless_they_are_unwanted(
+    workerless: WorkerlessDaemon, url: str
+) -> None:
+    job_id = workerless.submit(task="rag", queue="slow")
 
     with terminal("list", "--task", "rag", "--url", url) as shown:
         code = shown.end()
@@ -104,41 +106,41 @@ def test_list_on_a_terminal_is_a_table_with_colours_unless_they_are_unwanted(yar
 @pytest.mark.parametrize(
     ("since", "text"), [("start", "one two"), ("1-1", " two"), ("now", ""), ("1-3", "")], ids=lambda one: one
 )
-def test_watch_begins_where_it_is_told_to(yard: Depot, call: Call, since: str, text: str) -> None:
-    held = yard.running()
-    tell(yard, held, {"type": "token", "data": {"text": "one"}}, {"type": "token", "data": {"text": " two"}})
-    yard.complete(held, {"n": 1})
+def test_watch_begins_where_it_is_told_to(workerless: WorkerlessDaemon, call: Call, since: str, text: str) -> None:
+    held = workerless.running()
+    tell(workerless, held, {"type": "token", "data": {"text": "one"}}, {"type": "token", "data": {"text": " two"}})
+    workerless.complete(held, {"n": 1})
 
     code, lines, _ = call("watch", held["job_id"], "--from", since)
 
     assert (code, lines) == (0, [text] if text else ['{"n":1}'])
 
 
-def test_watch_ends_with_the_outcome_of_the_job(yard: Depot, call: Call) -> None:
-    canceled = yard.submit(queue="slow")
-    yard.api("POST", f"/v1/jobs/{canceled}/cancel")
+def test_watch_ends_with_the_outcome_of_the_job(workerless: WorkerlessDaemon, call: Call) -> None:
+    canceled = workerless.submit(queue="slow")
+    workerless.api("POST", f"/v1/jobs/{canceled}/cancel")
 
-    assert call("watch", dead(yard))[0] == 1
+    assert call("watch", dead(workerless))[0] == 1
     assert call("watch", canceled)[0] == 3
     assert call("watch", NOBODY)[0] == 5
     assert call("watch", canceled, "--from", "7-7")[0] == 5
 
 
-def test_watch_goes_on_after_a_cut_line(yard: Depot, call: Call) -> None:
-    held = yard.running()
-    tell(yard, held, *({"type": "token", "data": {"text": f"{n} "}} for n in range(50)))
-    yard.complete(held)
+def test_watch_goes_on_after_a_cut_line(workerless: WorkerlessDaemon, call: Call) -> None:
+    held = workerless.running()
+    tell(workerless, held, *({"type": "token", "data": {"text": f"{n} "}} for n in range(50)))
+    workerless.complete(held)
 
-    with proxy(lambda: yard.daemon.address, 700, 900, 1100) as line:
+    with proxy(lambda: workerless.daemon.address, 700, 900, 1100) as line:
         code, lines, _ = call("watch", held["job_id"], "--url", line.url)
 
         assert line.cuts >= 2
     assert (code, lines) == (0, ["".join(f"{n} " for n in range(50))])
 
 
-def test_progress_on_a_terminal_is_a_bar_and_ctrl_c_says_how_to_go_on(yard: Depot, url: str) -> None:
-    held = yard.running()
-    tell(yard, held, {"type": "progress", "step": "half\x1b[2J way", "data": {"progress": 0.5}})
+def test_progress_on_a_terminal_is_a_bar_and_ctrl_c_says_how_to_go_on(workerless: WorkerlessDaemon, url: str) -> None:
+    held = workerless.running()
+    tell(workerless, held, {"type": "progress", "step": "half\x1b[2J way", "data": {"progress": 0.5}})
 
     with terminal("watch", held["job_id"], "--url", url) as shown:
         shown.until("██████░░░░░░", "50%  half[2J way")
@@ -147,14 +149,14 @@ def test_progress_on_a_terminal_is_a_bar_and_ctrl_c_says_how_to_go_on(yard: Depo
         shown.until("goes on", f"jobd watch {held['job_id']} --from 1-1", f"jobd cancel {held['job_id']}")
 
     assert code == 130
-    assert yard.read(held["job_id"])["status"] == "running"
-    yard.complete(held)
+    assert workerless.read(held["job_id"])["status"] == "running"
+    workerless.complete(held)
 
 
 # -- Ctrl-C that cancels ------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_cancels_when_asked_to_and_says_so(yard: Depot, url: str) -> None:
+def test_ctrl_c_cancels_when_asked_to_and_says_so(workerless: WorkerlessDaemon, url: str) -> None:
     arguments = ("submit", "code", "--queue", "slow", "--follow", "--cancel-on-interrupt", "--url", url)
 
     with terminal(*arguments) as shown:
@@ -164,48 +166,52 @@ def test_ctrl_c_cancels_when_asked_to_and_says_so(yard: Depot, url: str) -> None
         shown.until("canceling job ", " was canceled")
 
     assert code == 130
-    assert yard.api("GET", "/v1/jobs?task=code&limit=1").json["jobs"][0]["status"] == "canceled"
+    assert workerless.api("GET", "/v1/jobs?task=code&limit=1").json["jobs"][0]["status"] == "canceled"
 
 
-def test_cancel_waits_for_the_worker_and_a_second_ctrl_c_does_not(yard: Depot, url: str) -> None:
-    held = yard.running()
+def test_cancel_waits_for_the_worker_and_a_second_ctrl_c_does_not(workerless: WorkerlessDaemon, url: str) -> None:
+    held = workerless.running()
     arguments = ("watch", held["job_id"], "--cancel-on-interrupt", "--url", url)
 
     with terminal(*arguments) as shown:
         shown.until("running, attempt 1")
         shown.press(CTRL_C)
-        poll(lambda: yard.read(held["job_id"])["cancel_requested"], 15.0, lambda: shown.text)
+        poll(lambda: workerless.read(held["job_id"])["cancel_requested"], 15.0, lambda: shown.text)
         shown.press(CTRL_C)
         code = shown.end()
         shown.until("was told to stop, but has not said yet that it did")
 
     assert code == 130
-    yard.fail(held)
+    workerless.fail(held)
 
 
 # -- retry and dead letters ---------------------------------------------------------------------------------------
 
 
-def test_retry_runs_what_it_can_and_says_what_it_cannot(yard: Depot, call: Call) -> None:
-    first, waiting, second = dead(yard, queue="gpu"), yard.submit(queue="slow"), dead(yard, queue="gpu")
+def test_retry_runs_what_it_can_and_says_what_it_cannot(workerless: WorkerlessDaemon, call: Call) -> None:
+    first, waiting, second = (
+        dead(workerless, queue="gpu"),
+        workerless.submit(queue="slow"),
+        dead(workerless, queue="gpu"),
+    )
 
     code, lines, err = call("retry", first, waiting, second)
 
     assert code == 5
     assert f"retry of job {waiting}: job {waiting} is queued" in err
-    assert [yard.read(new)["redriven_from"] for new in lines] == [first, second]
+    assert [workerless.read(new)["redriven_from"] for new in lines] == [first, second]
     for new in lines:
-        yard.complete({"worker_id": "w-1", **_claimed(yard, new)})
+        workerless.complete({"worker_id": "w-1", **_claimed(workerless, new)})
 
 
-def _claimed(yard: Depot, job_id: str) -> dict[str, Any]:
-    held = yard.claim("jobs:stream:gpu")
+def _claimed(workerless: WorkerlessDaemon, job_id: str) -> dict[str, Any]:
+    held = workerless.claim("jobs:stream:gpu")
     assert held["job_id"] == job_id
     return {name: held[name] for name in ("job_id", "attempt_id", "lease_token")}
 
 
-def test_dead_letters_are_listed_and_run_again_once(yard: Depot, call: Call) -> None:
-    letter, other = dead(yard, task="tool", queue="gpu"), dead(yard, task="tool")
+def test_dead_letters_are_listed_and_run_again_once(workerless: WorkerlessDaemon, call: Call) -> None:
+    letter, other = dead(workerless, task="tool", queue="gpu"), dead(workerless, task="tool")
 
     _, listed, _ = call("dlq", "list", "--task", "tool", "--queue", "gpu")
     code, retried, _ = call("dlq", "retry", letter)
@@ -222,14 +228,16 @@ def test_dead_letters_are_listed_and_run_again_once(yard: Depot, call: Call) -> 
         other: json.loads(rest[0])["to"],
     }
     for new in (retried[0].split("\t")[1], json.loads(rest[0])["to"]):
-        yard.api("POST", f"/v1/jobs/{new}/cancel")
+        workerless.api("POST", f"/v1/jobs/{new}/cancel")
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "word"), [("y\n", 0, "1 jobs run again"), ("n\n", 1, "nothing was done")], ids=["yes", "no"]
 )
-def test_running_all_again_asks_first_on_a_terminal(yard: Depot, url: str, answer: str, code: int, word: str) -> None:
-    letter = dead(yard, task="embed", queue="gpu")
+def test_running_all_again_asks_first_on_a_terminal(
+    workerless: WorkerlessDaemon, url: str, answer: str, code: int, word: str
+) -> None:
+    letter = dead(workerless, task="embed", queue="gpu")
 
     with terminal("dlq", "retry", "--all", "--task", "embed", "--url", url) as shown:
         shown.until("Run 1 dead letters of task embed again?")
@@ -238,17 +246,17 @@ def test_running_all_again_asks_first_on_a_terminal(yard: Depot, url: str, answe
         shown.until(word)
 
     assert ended == code
-    to = yard.api("GET", "/v1/dlq?task=embed").json["letters"][0]["redriven_to"]
+    to = workerless.api("GET", "/v1/dlq?task=embed").json["letters"][0]["redriven_to"]
     assert (to is not None) == (code == 0)
-    yard.api("POST", "/v1/dlq/retry", {"ids": [letter]})
-    for job in yard.api("GET", "/v1/jobs?task=embed&status=queued").json["jobs"]:
-        yard.api("POST", f"/v1/jobs/{job['job_id']}/cancel")
+    workerless.api("POST", "/v1/dlq/retry", {"ids": [letter]})
+    for job in workerless.api("GET", "/v1/jobs?task=embed&status=queued").json["jobs"]:
+        workerless.api("POST", f"/v1/jobs/{job['job_id']}/cancel")
 
 
 # -- queues and workers -------------------------------------------------------------------------------------------
 
 
-def test_queues_tell_their_state_and_are_paused_and_resumed(yard: Depot, call: Call) -> None:
+def test_queues_tell_their_state_and_are_paused_and_resumed(workerless: WorkerlessDaemon, call: Call) -> None:
     paused = call("pause", "gpu")
     _, lines, _ = call("queues")
     resumed = call("resume", "gpu")
@@ -262,12 +270,12 @@ def test_queues_tell_their_state_and_are_paused_and_resumed(yard: Depot, call: C
     assert call("pause", "nowhere")[0] == 5
 
 
-def test_workers_are_those_that_hold_jobs(yard: Depot, call: Call) -> None:
+def test_workers_are_those_that_hold_jobs(workerless: WorkerlessDaemon, call: Call) -> None:
     before = call("workers")
-    held = yard.running()
+    held = workerless.running()
     _, while_held, _ = call("workers")
     _, of_json, _ = call("workers", "--json")
-    yard.complete(held)
+    workerless.complete(held)
 
     (line,) = (line for line in while_held if line.endswith("\tw-1"))
     assert (before[0], line.split("\t")[:2]) == (0, ["http", "1"])
@@ -277,9 +285,9 @@ def test_workers_are_those_that_hold_jobs(yard: Depot, call: Call) -> None:
 # -- top ----------------------------------------------------------------------------------------------------------
 
 
-def test_one_frame_of_top_shows_everything(yard: Depot, call: Call) -> None:
-    letter, held = dead(yard), yard.running()
-    tell(yard, held, {"type": "progress", "data": {"percent": 75}})
+def test_one_frame_of_top_shows_everything(workerless: WorkerlessDaemon, call: Call) -> None:
+    letter, held = dead(workerless), workerless.running()
+    tell(workerless, held, {"type": "progress", "data": {"percent": 75}})
 
     code, lines, err = call("top", "--once")
 
@@ -288,7 +296,7 @@ def test_one_frame_of_top_shows_everything(yard: Depot, call: Call) -> None:
     assert all(word in text for word in ("default", "gpu", "slow", held["job_id"], "75%", "w-1", letter)), text
     assert max(map(len, lines)) <= 80
     assert "\x1b" not in text
-    yard.complete(held)
+    workerless.complete(held)
 
 
 def test_top_needs_a_terminal_or_once_and_someone_to_look_at(call: Call) -> None:
@@ -297,9 +305,11 @@ def test_top_needs_a_terminal_or_once_and_someone_to_look_at(call: Call) -> None
 
 
 @pytest.mark.parametrize("key", ["q", CTRL_C], ids=["q", "ctrl-c"])
-def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_was(yard: Depot, key: str) -> None:
-    held = yard.running()
-    place = [yard.daemon.address]
+def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_was(
+    workerless: WorkerlessDaemon, key: str
+) -> None:
+    held = workerless.running()
+    place = [workerless.daemon.address]
 
     with proxy(lambda: place[0]) as line, terminal("top", "--interval", "0.2", "--url", line.url) as shown:
         shown.until("q leaves", "RUNNING JOB", held["job_id"], "DEAD LETTER")
@@ -307,7 +317,7 @@ def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_
         place[0] = "127.0.0.1:1"
         line.hang_up()
         shown.until("jobd is AWAY", "below is how it was")
-        place[0] = yard.daemon.address
+        place[0] = workerless.daemon.address
         shown.until("jobd is back; it was away for")
         shown.press(key)
         code = shown.end()
@@ -316,12 +326,12 @@ def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_
         assert ENTER in shown.raw
         poll(lambda: LEAVE in shown.raw, 10.0, lambda: shown.raw[-200:])
         assert "Traceback" not in shown.text
-    yard.complete(held)
+    workerless.complete(held)
 
 
-def test_live_top_ends_with_its_terminal(yard: Depot) -> None:
+def test_live_top_ends_with_its_terminal(workerless: WorkerlessDaemon) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "jobd", "top", "--url", f"http://{yard.daemon.address}"]
+    command = [sys.executable, "-m", "jobd", "top", "--url", f"http://{workerless.daemon.address}"]
     with subprocess.Popen(
         command, cwd="/", env=environment({"TERM": "xterm"}), stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL
     ) as process:

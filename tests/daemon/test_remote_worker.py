@@ -14,8 +14,8 @@ import pytest
 
 from jobd import Client
 from tests.support.daemon import TOP, Jobd, environment, poll, run_jobd
-from tests.support.depot import Depot, depot
 from tests.support.remote import WAIT_S, RemoteWorker, remote_worker
+from tests.support.workerless import WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,8 +65,8 @@ README = re.findall(
 
 
 @pytest.fixture(scope="module")
-def yard() -> Iterator[Depot]:
-    with depot(HERE + EXTERNAL + README[0]) as made:
+def workerless() -> Iterator[WorkerlessDaemon]:
+    with workerless_daemon(HERE + EXTERNAL + README[0]) as made:
         yield made
 
 
@@ -79,21 +79,21 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def worker(yard: Depot, tasks: Path) -> Iterator[RemoteWorker]:
+def worker(workerless: WorkerlessDaemon, tasks: Path) -> Iterator[RemoteWorker]:
     """For all tests that leave it as it was."""
-    with remote_worker(tasks, yard.daemon.addresses["JOBD_URL"], "--slots", "3") as worker:
+    with remote_worker(tasks, workerless.daemon.addresses["JOBD_URL"], "--slots", "3") as worker:
         worker.until_it_says("connected to jobd")
         yield worker
 
 
 @pytest.fixture
-def other(yard: Depot, tasks: Path) -> Iterator[Callable[..., RemoteWorker]]:
+def other(workerless: WorkerlessDaemon, tasks: Path) -> Iterator[Callable[..., RemoteWorker]]:
     """Starts workers of the queue `other`, which a test may do anything to."""
     made: list[RemoteWorker] = []
 
     def start(**variables: str) -> RemoteWorker:
         arguments = ("--queue", "other", "--slots", "1")
-        made.append(RemoteWorker(tasks, yard.daemon.addresses["JOBD_URL"], *arguments, **variables))
+        made.append(RemoteWorker(tasks, workerless.daemon.addresses["JOBD_URL"], *arguments, **variables))
         return made[-1]
 
     yield start
@@ -101,18 +101,22 @@ def other(yard: Depot, tasks: Path) -> Iterator[Callable[..., RemoteWorker]]:
         worker.end()
 
 
-def until(yard: Depot, worker: RemoteWorker, job_id: str, *statuses: str) -> Any:
-    poll(lambda: yard.read(job_id)["status"] in statuses, WAIT_S, lambda: f"{yard.read(job_id)}\n{worker.log()}")
-    return yard.read(job_id)
+def until(workerless: WorkerlessDaemon, worker: RemoteWorker, job_id: str, *statuses: str) -> Any:
+    poll(
+        lambda: workerless.read(job_id)["status"] in statuses,
+        WAIT_S,
+        lambda: f"{workerless.read(job_id)}\n{worker.log()}",
+    )
+    return workerless.read(job_id)
 
 
 def until_there(file: Path, worker: RemoteWorker) -> None:
     poll(file.exists, WAIT_S, lambda: f"no {file}\n{worker.log()}")
 
 
-def outcomes(yard: Depot, job_id: str) -> list[str]:
+def outcomes(workerless: WorkerlessDaemon, job_id: str) -> list[str]:
     """Of what was charged: a job that meets a claim whose time is just up is handed back before anyone has it."""
-    return [outcome for _, outcome in yard.outcomes_of(job_id) if outcome != "released"]
+    return [outcome for _, outcome in workerless.outcomes_of(job_id) if outcome != "released"]
 
 
 # -- what comes of a job -------------------------------------------------------------------------------------------
@@ -128,20 +132,20 @@ def outcomes(yard: Depot, job_id: str) -> list[str]:
     ],
 )
 def test_job_is_run_by_each_kind_of_task(
-    yard: Depot, worker: RemoteWorker, task: str, payload: dict[str, Any], result: dict[str, Any]
+    workerless: WorkerlessDaemon, worker: RemoteWorker, task: str, payload: dict[str, Any], result: dict[str, Any]
 ) -> None:
-    job_id = yard.submit(task=task, payload=payload)
+    job_id = workerless.submit(task=task, payload=payload)
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["attempt_count"]) == ("done", 1), job
     assert result.items() <= job["result"].items()
 
 
-def test_events_arrive_in_order(yard: Depot, worker: RemoteWorker) -> None:
-    job_id = yard.submit(task="act", payload={"do": "return"})
+def test_events_arrive_in_order(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    job_id = workerless.submit(task="act", payload={"do": "return"})
 
-    with Client(yard.daemon.addresses["JOBD_URL"]) as client:
+    with Client(workerless.daemon.addresses["JOBD_URL"]) as client:
         events = list(client.events(job_id))
 
     types = [event.type for event in events]
@@ -150,75 +154,77 @@ def test_events_arrive_in_order(yard: Depot, worker: RemoteWorker) -> None:
     assert [event.data["text"] for event in events if event.type == "token"] == ["a", "b", "c"]
 
 
-def test_many_jobs_at_once_are_each_done_once(yard: Depot, worker: RemoteWorker) -> None:
-    jobs = [yard.submit(task="act", payload={"do": "return"}) for _ in range(20)]
+def test_many_jobs_at_once_are_each_done_once(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    jobs = [workerless.submit(task="act", payload={"do": "return"}) for _ in range(20)]
 
-    done = [until(yard, worker, job_id, "done", "error") for job_id in jobs]
+    done = [until(workerless, worker, job_id, "done", "error") for job_id in jobs]
 
     assert {(job["status"], job["attempt_count"]) for job in done} == {("done", 1)}
 
 
-def test_failure_is_tried_again_until_attempts_run_out(yard: Depot, worker: RemoteWorker) -> None:
-    job_id = yard.submit(task="act", payload={"do": "fail"}, max_attempts=2)
+def test_failure_is_tried_again_until_attempts_run_out(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    job_id = workerless.submit(task="act", payload={"do": "fail"}, max_attempts=2)
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", "too_bad")
-    assert outcomes(yard, job_id) == ["failed", "failed"]
+    assert outcomes(workerless, job_id) == ["failed", "failed"]
 
 
 @pytest.mark.parametrize(
     ("task", "payload"), [("act", {"do": "wait"}), ("thread", {"do": "wait"}), ("shell", {})], ids=str
 )
 def test_attempt_that_takes_too_long_is_stopped(
-    yard: Depot, worker: RemoteWorker, task: str, payload: dict[str, Any]
+    workerless: WorkerlessDaemon, worker: RemoteWorker, task: str, payload: dict[str, Any]
 ) -> None:
-    job_id = yard.submit(task=task, payload=payload, max_attempts=1, timeout_s=0.5)
+    job_id = workerless.submit(task=task, payload=payload, max_attempts=1, timeout_s=0.5)
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", "timeout")
 
 
-def test_running_job_is_canceled(yard: Depot, worker: RemoteWorker, tmp_path: Path) -> None:
-    job_id = yard.submit(task="gate", payload={"folder": str(tmp_path)})
+def test_running_job_is_canceled(workerless: WorkerlessDaemon, worker: RemoteWorker, tmp_path: Path) -> None:
+    job_id = workerless.submit(task="gate", payload={"folder": str(tmp_path)})
     until_there(tmp_path / "begun", worker)
 
-    yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+    workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
     until_there(tmp_path / "stopped", worker)
-    until(yard, worker, job_id, "canceled")
-    assert outcomes(yard, job_id) == ["canceled"]
+    until(workerless, worker, job_id, "canceled")
+    assert outcomes(workerless, job_id) == ["canceled"]
 
 
 def test_job_that_another_took_over_is_stopped_and_left_alone(
-    yard: Depot, worker: RemoteWorker, tmp_path: Path
+    workerless: WorkerlessDaemon, worker: RemoteWorker, tmp_path: Path
 ) -> None:
-    job_id = yard.submit(task="gate", payload={"folder": str(tmp_path)})
+    job_id = workerless.submit(task="gate", payload={"folder": str(tmp_path)})
     until_there(tmp_path / "begun", worker)
 
-    yard.rows("UPDATE leases SET lease_token = gen_random_uuid() WHERE resource_id = $1", job_id)
+    workerless.rows("UPDATE leases SET lease_token = gen_random_uuid() WHERE resource_id = $1", job_id)
 
     until_there(tmp_path / "stopped", worker)
     worker.until_it_says("nothing was written about an attempt: its lease is lost")
-    assert yard.read(job_id)["status"] == "running"
-    assert outcomes(yard, job_id) == []
+    assert workerless.read(job_id)["status"] == "running"
+    assert outcomes(workerless, job_id) == []
 
 
-def test_large_result_goes_to_a_file_where_jobd_is(yard: Depot, worker: RemoteWorker) -> None:
-    job_id = yard.submit(task="act", payload={"do": "return much", "bytes": 150_000})
+def test_large_result_goes_to_a_file_where_jobd_is(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    job_id = workerless.submit(task="act", payload={"do": "return much", "bytes": 150_000})
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert job["result_ref"] is not None
-    assert yard.api("GET", f"/v1/jobs/{job_id}/result").json == {"text": "x" * 150_000}
+    assert workerless.api("GET", f"/v1/jobs/{job_id}/result").json == {"text": "x" * 150_000}
 
 
 @pytest.mark.parametrize("size", [200_000, 5_000_000])
-def test_result_that_jobd_does_not_take_fails_the_job_at_once(yard: Depot, worker: RemoteWorker, size: int) -> None:
-    job_id = yard.submit(task="act", payload={"do": "return much", "bytes": size})
+def test_result_that_jobd_does_not_take_fails_the_job_at_once(
+    workerless: WorkerlessDaemon, worker: RemoteWorker, size: int
+) -> None:
+    job_id = workerless.submit(task="act", payload={"do": "return much", "bytes": size})
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"], job["attempt_count"]) == ("error", "result_too_large", 1)
 
@@ -228,21 +234,21 @@ def test_result_that_jobd_does_not_take_fails_the_job_at_once(yard: Depot, worke
     [("act", "bad_result", "the result cannot be stored"), ("nobody", "no_runner", "no slot here runs nobody")],
 )
 def test_job_that_cannot_end_well_here_fails_with_the_reason(
-    yard: Depot, worker: RemoteWorker, task: str, code: str, said: str
+    workerless: WorkerlessDaemon, worker: RemoteWorker, task: str, code: str, said: str
 ) -> None:
-    job_id = yard.submit(task=task, payload={"do": "return nul"}, max_attempts=1)
+    job_id = workerless.submit(task=task, payload={"do": "return nul"}, max_attempts=1)
 
-    job = until(yard, worker, job_id, "done", "error")
+    job = until(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", code)
     assert said in job["error"]["message"]
 
 
-def test_example_of_the_readme_prints_what_it_says(yard: Depot, folder: Path) -> None:
+def test_example_of_the_readme_prints_what_it_says(workerless: WorkerlessDaemon, folder: Path) -> None:
     (folder / "jobd.toml").write_text(README[1])
     (folder / "jobd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jobd "$@"\n')
     (folder / "jobd").chmod(0o755)
-    lines = README[2].replace("http://127.0.0.1:7433", yard.daemon.addresses["JOBD_URL"])
+    lines = README[2].replace("http://127.0.0.1:7433", workerless.daemon.addresses["JOBD_URL"])
     variables = environment(
         {"PATH": f"{folder}:{os.environ['PATH']}", "XDG_DATA_HOME": str(folder), "HOME": str(folder)}
     )
@@ -261,47 +267,47 @@ def test_example_of_the_readme_prints_what_it_says(yard: Depot, folder: Path) ->
 
 
 def test_job_of_a_killed_worker_is_finished_by_another(
-    yard: Depot, other: Callable[..., RemoteWorker], tmp_path: Path
+    workerless: WorkerlessDaemon, other: Callable[..., RemoteWorker], tmp_path: Path
 ) -> None:
     first = other()
-    job_id = yard.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
+    job_id = workerless.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
     until_there(tmp_path / "begun", first)
 
     first.signal(signal.SIGKILL)
     first.wait()
-    yard.expire({"job_id": job_id})
-    yard.reap()
+    workerless.expire({"job_id": job_id})
+    workerless.reap()
     second = other()
     (tmp_path / "go").touch()
 
-    job = until(yard, second, job_id, "done", "error")
+    job = until(workerless, second, job_id, "done", "error")
     assert job["status"] == "done"
-    assert outcomes(yard, job_id) == ["expired", "done"]
+    assert outcomes(workerless, job_id) == ["expired", "done"]
 
 
 def test_drain_lets_a_job_finish_and_takes_no_other(
-    yard: Depot, other: Callable[..., RemoteWorker], tmp_path: Path
+    workerless: WorkerlessDaemon, other: Callable[..., RemoteWorker], tmp_path: Path
 ) -> None:
     worker = other(JOBD_DRAIN_S="60")
-    job_id = yard.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
+    job_id = workerless.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
     until_there(tmp_path / "begun", worker)
 
     worker.signal(signal.SIGTERM)
     worker.until_it_says("SIGTERM: draining")
-    late = yard.submit(task="act", queue="other", payload={"do": "return"})
+    late = workerless.submit(task="act", queue="other", payload={"do": "return"})
     (tmp_path / "go").touch()
 
     assert worker.wait() == 0, worker.log()
     assert "drained: 1 done, 0 failed, 0 handed back" in worker.log()
-    assert (yard.read(job_id)["status"], yard.read(late)["status"]) == ("done", "queued")
-    yard.api("POST", f"/v1/jobs/{late}/cancel")
+    assert (workerless.read(job_id)["status"], workerless.read(late)["status"]) == ("done", "queued")
+    workerless.api("POST", f"/v1/jobs/{late}/cancel")
 
 
 def test_drain_hands_back_what_does_not_finish_uncharged(
-    yard: Depot, other: Callable[..., RemoteWorker], tmp_path: Path
+    workerless: WorkerlessDaemon, other: Callable[..., RemoteWorker], tmp_path: Path
 ) -> None:
     worker = other(JOBD_DRAIN_S="0.4")
-    job_id = yard.submit(task="gate", queue="other", payload={"folder": str(tmp_path)}, max_attempts=1)
+    job_id = workerless.submit(task="gate", queue="other", payload={"folder": str(tmp_path)}, max_attempts=1)
     until_there(tmp_path / "begun", worker)
 
     worker.signal(signal.SIGTERM)
@@ -309,14 +315,16 @@ def test_drain_hands_back_what_does_not_finish_uncharged(
     assert worker.wait() == 0, worker.log()
     assert "drained: 0 done, 0 failed, 1 handed back" in worker.log()
     assert (tmp_path / "stopped").exists()
-    assert (yard.outcomes_of(job_id)[-1][1], yard.read(job_id)["status"]) == ("released", "queued")
-    assert yard.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(0,)]
-    yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+    assert (workerless.outcomes_of(job_id)[-1][1], workerless.read(job_id)["status"]) == ("released", "queued")
+    assert workerless.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(0,)]
+    workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
 
-def test_second_signal_stops_at_once(yard: Depot, other: Callable[..., RemoteWorker], tmp_path: Path) -> None:
+def test_second_signal_stops_at_once(
+    workerless: WorkerlessDaemon, other: Callable[..., RemoteWorker], tmp_path: Path
+) -> None:
     worker = other()
-    job_id = yard.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
+    job_id = workerless.submit(task="gate", queue="other", payload={"folder": str(tmp_path)})
     until_there(tmp_path / "begun", worker)
 
     worker.signal(signal.SIGTERM)
@@ -324,7 +332,7 @@ def test_second_signal_stops_at_once(yard: Depot, other: Callable[..., RemoteWor
     worker.signal(signal.SIGTERM)
 
     assert worker.wait() == 128 + signal.SIGTERM, worker.log()
-    yard.api("POST", f"/v1/jobs/{job_id}/cancel")
+    workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
 
 # -- what becomes of jobd ------------------------------------------------------------------------------------------

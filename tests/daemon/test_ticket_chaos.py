@@ -16,7 +16,7 @@ from jobd.tickets.approve import approve
 from jobd.tickets.create import create
 from tests.support import servers
 from tests.support.daemon import Jobd, poll
-from tests.tickets.desk import asked
+from tests.tickets.factories import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -72,7 +72,7 @@ async def stream(request: Request) -> Response:
     return StreamingResponse(parts())
 
 
-class Serving:
+class ServedApp:
     def __init__(self, app: Starlette, address: tuple[str, int], trust: ssl.SSLContext | None) -> None:
         self.app = app
         self.address = address
@@ -128,7 +128,7 @@ def tls(request: pytest.FixtureRequest, folder: Path) -> TlsFiles | None:
 
 
 @asynccontextmanager
-async def serving(listener: socket.socket, tls: TlsFiles | None = None) -> AsyncIterator[Serving]:
+async def serving(listener: socket.socket, tls: TlsFiles | None = None) -> AsyncIterator[ServedApp]:
     config = Config()
     doorkeeper = Doorkeeper(lambda: config, is_loopback=True)
     doorkeeper.learn([])
@@ -156,7 +156,7 @@ async def serving(listener: socket.socket, tls: TlsFiles | None = None) -> Async
         tasks.start_soon(gateway.run, handle)
         with anyio.fail_after(DEADLINE_S):
             await ready.wait()
-            yield Serving(app, listener.getsockname(), tls and ssl.create_default_context(cafile=tls.cert))
+            yield ServedApp(app, listener.getsockname(), tls and ssl.create_default_context(cafile=tls.cert))
         handle.hurry = True
         handle.stop.set()
 
@@ -210,7 +210,7 @@ async def test_client_that_leaves_is_no_error(
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def leave(server: Serving, sent: bytes, tls: TlsFiles | None, wait_s: float | None, is_reset: bool) -> None:
+def leave(server: ServedApp, sent: bytes, tls: TlsFiles | None, wait_s: float | None, is_reset: bool) -> None:
     client = server.dial()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10**6)
     if is_reset:
@@ -226,7 +226,7 @@ def leave(server: Serving, sent: bytes, tls: TlsFiles | None, wait_s: float | No
 
 def test_clients_that_leave_while_jobd_works_for_them_are_no_error(daemon: Jobd) -> None:
     host, _, port = daemon.address.rpartition(":")
-    server = Serving(Starlette(), (host, int(port)), None)
+    server = ServedApp(Starlette(), (host, int(port)), None)
     body = b'{"task":"chat","payload":{}}'
     submit = b"POST /v1/jobs HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
     before = len(daemon.log_file.read_text())

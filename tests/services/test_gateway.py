@@ -91,7 +91,7 @@ async def broken(request: Request) -> Response:
     raise ValueError("boom")
 
 
-class Serving:
+class RunningGateway:
     def __init__(self, app: Starlette, listener: socket.socket) -> None:
         self.app = app
         self.listener = listener
@@ -175,10 +175,10 @@ def listener() -> Iterator[socket.socket]:
 @asynccontextmanager
 async def serving(
     listener: socket.socket, app: Starlette | None = None, *, see_leaks: bool = True
-) -> AsyncIterator[Serving]:
+) -> AsyncIterator[RunningGateway]:
     """A gateway that runs; stopped at the end, and seen to leave no task and no descriptor behind."""
     tasks_before, sockets_before = asyncio.all_tasks(), open_sockets()
-    gateway = Serving(app or make_app(), listener)
+    gateway = RunningGateway(app or make_app(), listener)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.run)
@@ -337,7 +337,7 @@ async def test_hurried_stop_waits_for_no_request(listener: socket.socket) -> Non
 
 
 async def test_stop_that_comes_with_the_start_ends_it(listener: socket.socket) -> None:
-    gateway = Serving(make_app(), listener)
+    gateway = RunningGateway(make_app(), listener)
     gateway.handle.stop.set()
     gateway.handle.hurry = True
 
@@ -380,7 +380,7 @@ async def test_gateway_that_failed_serves_again_on_the_same_listener(listener: s
         yield
 
     with pytest.raises(Exception, match="unhandled errors") as raised:
-        await Serving(Starlette(lifespan=failing), listener).run()
+        await RunningGateway(Starlette(lifespan=failing), listener).run()
     async with serving(listener) as gateway:
         _, answer = await gateway.ask("/livez")
 

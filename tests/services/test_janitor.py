@@ -22,7 +22,7 @@ from jobd.supervise.service import Handle
 from jobd.tickets.read import read_ticket
 from tests.support.factories import claim_one, completion, make_job, make_queued, make_running, read
 from tests.support.node import eventually, new_database
-from tests.tickets.desk import code_of, new_ticket, ticket_in
+from tests.tickets.factories import code_of, new_ticket, ticket_in
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -69,7 +69,7 @@ async def breaks_once(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             await anyio.sleep(LATE_S)
             await transaction.commit()
 
-        def stage(verb: str) -> None:
+        def hold_back(verb: str) -> None:
             real: Callable[..., Awaitable[object]] = getattr(engine_module, verb)
 
             async def first(_: object, *arguments: object, **settings: object) -> object:
@@ -82,7 +82,7 @@ async def breaks_once(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
             monkeypatch.setattr(engine_module, verb, first)
 
-        yield stage
+        yield hold_back
     await session.close()
 
 

@@ -21,7 +21,7 @@ from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import python_runner
 from tests.support.node import eventually
-from tests.support.workshop import CONFIG, Workshop, open_workshop
+from tests.support.running_slots import CONFIG, RunningSlots, running_slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -41,46 +41,46 @@ BLOCK_S = 6.0
 @contextlib.asynccontextmanager
 async def guarded(
     shared_postgres: str, folder: Path, tool: Runner | None = None
-) -> AsyncIterator[tuple[Workshop, LeaseGuard]]:
+) -> AsyncIterator[tuple[RunningSlots, LeaseGuard]]:
     blocking = python_runner("tool", "tests.tasks.handlers:block")
     runners: dict[str, Runner] = {"chat": MockRunner(), "tool": blocking if tool is None else tool}
     configured = {"chat": Task(run="mock"), "tool": Task(run="python", handler="pkg.mod:func")}
     config = msgspec.structs.replace(CONFIG, leases=LEASES, tasks=configured)
-    async with open_workshop(shared_postgres, folder, runners, config) as shop:
-        guard = LeaseGuard(PostgresLine(shop.node.database.url), shop.node.leases, lambda: shop.node.config)
+    async with running_slots(shared_postgres, folder, runners, config) as slots:
+        guard = LeaseGuard(PostgresLine(slots.node.database.url), slots.node.leases, lambda: slots.node.config)
         handle = Handle(lambda: None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard.run, handle)
-            yield shop, guard
+            yield slots, guard
             handle.stop.set()
 
 
-async def beside_a_block(shop: Workshop) -> UUID:
+async def beside_a_block(slots: RunningSlots) -> UUID:
     """A job that ran while another blocked the loop for several leases."""
-    bystander = await shop.submit({"seconds": 60, "tokens": 0})
-    await shop.until(bystander, "running")
-    blocker = await shop.submit({"seconds": BLOCK_S}, task="tool", max_attempts=1)
-    await shop.until(blocker, "done", "error")
+    bystander = await slots.submit({"seconds": 60, "tokens": 0})
+    await slots.until(bystander, "running")
+    blocker = await slots.submit({"seconds": BLOCK_S}, task="tool", max_attempts=1)
+    await slots.until(blocker, "done", "error")
     return bystander
 
 
 async def test_job_beside_a_blocking_one_keeps_its_lease(shared_postgres: str, folder: Path) -> None:
-    async with guarded(shared_postgres, folder) as (shop, guard):
-        bystander = await beside_a_block(shop)
+    async with guarded(shared_postgres, folder) as (slots, guard):
+        bystander = await beside_a_block(slots)
         await anyio.sleep(LEASES.ttl_s)  # a lease that was lost would have been noticed by now
 
         assert guard.renewed
-        assert await shop.outcomes(bystander) == [None]
-        assert [run.job.job_id for run in shop.slots._running] == [bystander]
+        assert await slots.outcomes(bystander) == [None]
+        assert [run.job.job_id for run in slots.service._running] == [bystander]
 
 
 async def test_job_that_blocks_is_done_by_its_own_first_attempt(shared_postgres: str, folder: Path) -> None:
-    async with guarded(shared_postgres, folder) as (shop, _):
-        blocker = await shop.submit({"seconds": BLOCK_S}, task="tool")
+    async with guarded(shared_postgres, folder) as (slots, _):
+        blocker = await slots.submit({"seconds": BLOCK_S}, task="tool")
 
-        await shop.until(blocker, "done")
+        await slots.until(blocker, "done")
 
-        assert await shop.outcomes(blocker) == ["done"]
+        assert await slots.outcomes(blocker) == ["done"]
 
 
 @contextlib.contextmanager
@@ -107,22 +107,22 @@ async def test_loop_that_hangs_for_too_long_loses_its_leases(
     shared_postgres: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease_guard, "BLOCK_S", 1.0)
-    async with guarded(shared_postgres, folder) as (shop, _):
-        with another_node(shop.node.database.url):
-            bystander = await beside_a_block(shop)
+    async with guarded(shared_postgres, folder) as (slots, _):
+        with another_node(slots.node.database.url):
+            bystander = await beside_a_block(slots)
 
-            assert (await shop.outcomes(bystander))[0] == "expired"
+            assert (await slots.outcomes(bystander))[0] == "expired"
 
 
 async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, folder: Path) -> None:
-    async with guarded(shared_postgres, folder) as (shop, guard):
-        job_id = await shop.submit({"seconds": 60, "tokens": 0})
-        await shop.until(job_id, "running")
+    async with guarded(shared_postgres, folder) as (slots, guard):
+        job_id = await slots.submit({"seconds": 60, "tokens": 0})
+        await slots.until(job_id, "running")
 
         await anyio.sleep(1.5 * LEASES.ttl_s)
 
         assert guard.renewed == 0
-        assert await shop.outcomes(job_id) == [None]
+        assert await slots.outcomes(job_id) == [None]
 
 
 # -- code that keeps the interpreter's lock ----------------------------------------------------------------------------
@@ -133,29 +133,29 @@ async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_
 ) -> None:
     isolated = Task(run="python", handler="tests.tasks.isolated_handlers:act", isolate=True)
     runner = IsolatedRunner("tool", isolated, folder)
-    async with guarded(shared_postgres, folder, runner) as (shop, _):
-        bystander = await shop.submit({"seconds": 60, "tokens": 0})
-        await shop.until(bystander, "running")
-        blocker = await shop.submit({"do": "hold gil", "seconds": 10}, task="tool")
+    async with guarded(shared_postgres, folder, runner) as (slots, _):
+        bystander = await slots.submit({"seconds": 60, "tokens": 0})
+        await slots.until(bystander, "running")
+        blocker = await slots.submit({"do": "hold gil", "seconds": 10}, task="tool")
 
-        await eventually(lambda: is_over(shop, blocker), 60)
+        await eventually(lambda: is_over(slots, blocker), 60)
 
-        assert await shop.outcomes(blocker) == ["done"]
-        assert await shop.outcomes(bystander) == [None]
-        assert [run.job.job_id for run in shop.slots._running] == [bystander]
+        assert await slots.outcomes(blocker) == ["done"]
+        assert await slots.outcomes(bystander) == [None]
+        assert [run.job.job_id for run in slots.service._running] == [bystander]
     await runner.close()
 
 
-async def is_over(shop: Workshop, job_id: UUID) -> bool:
-    return (await shop.job(job_id)).status in ("done", "error")
+async def is_over(slots: RunningSlots, job_id: UUID) -> bool:
+    return (await slots.job(job_id)).status in ("done", "error")
 
 
 async def test_handler_that_keeps_the_interpreters_lock_in_jobd_is_named_with_the_remedy(
     shared_postgres: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = python_runner("tool", "tests.tasks.isolated_handlers:act")
-    async with guarded(shared_postgres, folder, runner) as (shop, _):
-        await shop.submit({"do": "hold gil", "seconds": 2}, task="tool", max_attempts=1)
+    async with guarded(shared_postgres, folder, runner) as (slots, _):
+        await slots.submit({"do": "hold gil", "seconds": 2}, task="tool", max_attempts=1)
 
         async def is_named() -> bool:
             return "a handler of tool keeps the interpreter's lock" in caplog.text

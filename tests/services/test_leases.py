@@ -24,11 +24,11 @@ from jobd.tickets.pollers.claims import Claims, OwnerNames
 from jobd.worker.claims import Claims as RemoteClaims
 from jobd.worker.engine import RemoteEngine
 from jobd.worker.session import Session
-from tests.client.test_client_faults import Puppet, Said
+from tests.client.test_client_faults import Puppet, ScriptedAnswer
 from tests.services.test_remote_calls import claimed, job, taken_from
 from tests.support.node import eventually, new_database, new_job
 from tests.support.proxy import proxy
-from tests.support.workshop import CONFIG, open_workshop
+from tests.support.running_slots import CONFIG, running_slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -129,7 +129,7 @@ async def test_ticket_claim_is_lost_before_it_ends_though_renewals_hang(url: str
 
 async def test_remote_worker_is_stopped_before_its_lease_ends_though_jobd_falls_silent() -> None:
     short = {**job(), "lease_ttl_seconds": 4, "heartbeat_interval_seconds": 1.3}
-    swallowed = [Said(200, {"jobs": []})] * 10
+    swallowed = [ScriptedAnswer(200, {"jobs": []})] * 10
     with (
         Puppet(claimed(short), *swallowed).serving() as puppet,
         proxy(lambda: puppet.url.removeprefix("http://")) as line,
@@ -202,7 +202,7 @@ async def test_remote_worker_counts_from_when_jobd_claimed(after_ms: int | None,
     """As far as it can know: never from later than the answer, nor from before its own call."""
     said = claimed(job())
     if after_ms is not None:
-        said = Said(200, {**said.body, "claimed_after_ms": after_ms})
+        said = ScriptedAnswer(200, {**said.body, "claimed_after_ms": after_ms})
     with Puppet(said).serving() as puppet:
         async with Session(puppet.url, None) as session:
             claims = RemoteClaims(session, "w-1", ["default"], release=RemoteEngine(session, "w-1").release)
@@ -249,15 +249,15 @@ async def test_job_whose_lease_is_over_before_it_begins_is_handed_back_and_not_r
     shared_postgres: str, folder: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=3, heartbeat_s=1))
-    async with open_workshop(shared_postgres, folder, {"chat": MockRunner()}, config) as shop:
-        async with locked(shop.node.database.url, "LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE"):
-            job_id = await shop.submit({"seconds": 0, "tokens": 0}, max_attempts=1)
-            await until_someone_waits_for_a_lock(shop.node.database)
+    async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
+        async with locked(slots.node.database.url, "LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE"):
+            job_id = await slots.submit({"seconds": 0, "tokens": 0}, max_attempts=1)
+            await until_someone_waits_for_a_lock(slots.node.database)
             await anyio.sleep(3)
 
-        await shop.until(job_id, "done", "error")
+        await slots.until(job_id, "done", "error")
 
-        assert await shop.outcomes(job_id) == ["released", "done"]
+        assert await slots.outcomes(job_id) == ["released", "done"]
 
 
 # -- two nodes ---------------------------------------------------------------------------------------------------------

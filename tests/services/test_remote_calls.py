@@ -29,7 +29,7 @@ from jobd.worker.claims import Claims
 from jobd.worker.engine import CALL_BYTES, RemoteEngine
 from jobd.worker.renewal_line import HttpLine
 from jobd.worker.session import Session
-from tests.client.test_client_faults import Puppet, Said, problem
+from tests.client.test_client_faults import Puppet, ScriptedAnswer, problem
 from tests.support.certificates import make_certificate
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Remote:
 
 
 @contextlib.asynccontextmanager
-async def remote(*answers: Said) -> AsyncIterator[Remote]:
+async def remote(*answers: ScriptedAnswer) -> AsyncIterator[Remote]:
     with Puppet(*answers).serving() as puppet:
         async with Session(puppet.url, None) as session:
             yield Remote(puppet, session)
@@ -80,15 +80,19 @@ async def remote(*answers: Said) -> AsyncIterator[Remote]:
     [
         (problem(413, "too_large"), "result_too_large", False),
         (problem(413, "body_too_large"), "result_too_large", False),
-        (Said(413, b"<html>too much</html>"), "result_too_large", False),
+        (ScriptedAnswer(413, b"<html>too much</html>"), "result_too_large", False),
         (problem(422, "nul"), "bad_result", False),
         (problem(422, "result_too_deep"), "bad_result", False),
         (problem(400, "duplicate_key"), "bad_result", False),
         (problem(503, "result_not_kept", Retry_After="5"), "result_not_kept", True),
     ],
-    ids=lambda value: value.body["code"] if isinstance(value, Said) and isinstance(value.body, dict) else None,
+    ids=lambda value: (
+        value.body["code"] if isinstance(value, ScriptedAnswer) and isinstance(value.body, dict) else None
+    ),
 )
-async def test_result_that_is_not_taken_is_a_failure_to_report_instead(said: Said, code: str, retryable: bool) -> None:
+async def test_result_that_is_not_taken_is_a_failure_to_report_instead(
+    said: ScriptedAnswer, code: str, retryable: bool
+) -> None:
     async with remote(said) as there:
         with pytest.raises(TaskFailed) as raised:
             await there.engine.complete(Completion(**ids(), result='{"a":1}'))
@@ -100,18 +104,18 @@ async def test_result_that_is_not_taken_is_a_failure_to_report_instead(said: Sai
 @pytest.mark.parametrize(
     "said",
     [
-        Said(0),
+        ScriptedAnswer(0),
         problem(500, "internal"),
         problem(503, "unavailable", Retry_After="1"),
         problem(429, "too_many_requests", Retry_After="1"),
         problem(401, "unauthorized"),
-        Said(404, b"<html>nothing here</html>"),
-        Said(502, b""),
-        Said(200, b"<html>welcome</html>"),
+        ScriptedAnswer(404, b"<html>nothing here</html>"),
+        ScriptedAnswer(502, b""),
+        ScriptedAnswer(200, b"<html>welcome</html>"),
     ],
     ids=lambda said: f"{said.status}",
 )
-async def test_report_of_unknown_fate_is_to_be_made_again_after_a_pause(said: Said) -> None:
+async def test_report_of_unknown_fate_is_to_be_made_again_after_a_pause(said: ScriptedAnswer) -> None:
     async with remote(said) as there:
         with pytest.raises(ClientError):
             await there.engine.complete(Completion(**ids(), result="1"))
@@ -132,7 +136,7 @@ async def test_report_of_unknown_fate_is_to_be_made_again_after_a_pause(said: Sa
 )
 async def test_answer_to_a_report_is_understood(body: dict[str, Any], kind: type) -> None:
     held = ids()
-    async with remote(Said(200, body)) as there:
+    async with remote(ScriptedAnswer(200, body)) as there:
         assert isinstance(await there.engine.complete(Completion(**held, result='{"a":[null]}')), kind)
 
         assert bodies(there.puppet) == [
@@ -149,7 +153,7 @@ async def test_all_leases_are_renewed_in_one_call() -> None:
     jobs = [{**usual, "job_id": str(beat.job_id)} for beat in beats]
     jobs[1] |= {"ok": False, "lease_expires_at": None, "reason": "lease_lost"}
     jobs[2] |= {"cancel": True}
-    async with remote(Said(200, {"jobs": jobs})) as there:
+    async with remote(ScriptedAnswer(200, {"jobs": jobs})) as there:
         first, second, third = await there.engine.heartbeat(beats)
 
         assert isinstance(first, Renewal)
@@ -161,7 +165,7 @@ async def test_all_leases_are_renewed_in_one_call() -> None:
 
 async def test_renewal_without_an_answer_is_lost_for_nobody() -> None:
     beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(2)]
-    async with remote(Said(0)) as there:
+    async with remote(ScriptedAnswer(0)) as there:
         answers = await there.engine.heartbeat(beats)
 
         assert [isinstance(answer, ClientError) for answer in answers] == [True, True]
@@ -170,7 +174,9 @@ async def test_renewal_without_an_answer_is_lost_for_nobody() -> None:
 async def test_guard_renews_on_a_line_of_its_own() -> None:
     beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4())]
     usual = {"ok": True, "lease_expires_at": NOW, "cancel": True, "quiet": False, "lease_ttl_seconds": 60}
-    async with remote(Said(200, {"jobs": [{**usual, "job_id": str(beats[0].job_id)}]}), Said(0)) as there:
+    async with remote(
+        ScriptedAnswer(200, {"jobs": [{**usual, "job_id": str(beats[0].job_id)}]}), ScriptedAnswer(0)
+    ) as there:
         there.session._pace.saw_failure(0.0, 60.0)
         line = HttpLine(lambda: Session(there.puppet.url, None), "w-1")
 
@@ -222,7 +228,7 @@ async def test_jobd_is_believed_by_its_certificate_only(folder: Path) -> None:
     certificate, key = make_certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    puppet = Puppet(Said(200, {"ok": True, "ack": True}))
+    puppet = Puppet(ScriptedAnswer(200, {"ok": True, "ack": True}))
     puppet._server.socket = context.wrap_socket(puppet._server.socket, server_side=True)
     url = puppet.url.replace("http:", "https:")
     with puppet.serving():
@@ -244,7 +250,7 @@ async def test_events_of_all_jobs_go_in_one_call() -> None:
         {"ok": False, "reason": "out_of_step", "offset": 4},
         {"ok": False, "reason": "lease_lost"},
     ]
-    async with remote(Said(200, {"jobs": told})) as there:
+    async with remote(ScriptedAnswer(200, {"jobs": told})) as there:
         answers = await there.engine.tell_many([telling("a", "b"), telling("c"), telling("d")])
 
         assert answers == [Kept(Cursor(2, 7)), OutOfStep(4), LeaseLost()]
@@ -257,7 +263,7 @@ async def test_events_of_all_jobs_go_in_one_call() -> None:
 
 
 async def test_one_job_whose_events_are_refused_costs_the_others_nothing() -> None:
-    good, bad = Said(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]}), problem(422, "invalid")
+    good, bad = ScriptedAnswer(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]}), problem(422, "invalid")
     async with remote(bad, good, bad) as there:
         first, second = await there.engine.tell_many([telling("a"), telling("b")])
 
@@ -267,7 +273,7 @@ async def test_one_job_whose_events_are_refused_costs_the_others_nothing() -> No
 
 async def test_more_events_than_a_call_takes_go_in_several() -> None:
     large = telling(*["x" * 16_000] * 100)
-    kept = Said(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]})
+    kept = ScriptedAnswer(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]})
     async with remote(kept, kept) as there:
         answers = await there.engine.tell_many([large, large])
 
@@ -278,8 +284,8 @@ async def test_more_events_than_a_call_takes_go_in_several() -> None:
 # -- claims --------------------------------------------------------------------------------------------------------
 
 
-def claimed(*jobs: dict[str, Any]) -> Said:
-    return Said(200, {"claimed": bool(jobs), "max_wait_ms": 0, "jobs": jobs})
+def claimed(*jobs: dict[str, Any]) -> ScriptedAnswer:
+    return ScriptedAnswer(200, {"claimed": bool(jobs), "max_wait_ms": 0, "jobs": jobs})
 
 
 def job() -> dict[str, Any]:
@@ -304,7 +310,7 @@ async def test_job_comes_with_the_lease_that_jobd_grants() -> None:
 
 async def test_job_that_nobody_asked_for_is_handed_back() -> None:
     first, second = job(), job()
-    released = Said(200, {"ok": True, "ack": True, "requeued": True})
+    released = ScriptedAnswer(200, {"ok": True, "ack": True, "requeued": True})
     async with remote(claimed(first, second), released) as there:
         claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
         async with anyio.create_task_group() as tasks:
@@ -347,12 +353,12 @@ async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monk
         (problem(422, "invalid"), ServerRefused),
         (problem(503, "unavailable"), None),
         (problem(429, "too_many_attempts", Retry_After="0"), None),
-        (Said(404, b"<html>"), None),
-        (Said(0), None),
+        (ScriptedAnswer(404, b"<html>"), None),
+        (ScriptedAnswer(0), None),
     ],
-    ids=lambda value: f"{value.status}" if isinstance(value, Said) else None,
+    ids=lambda value: f"{value.status}" if isinstance(value, ScriptedAnswer) else None,
 )
-async def test_worker_goes_on_unless_it_is_pointless(said: Said, error: type[Exception] | None) -> None:
+async def test_worker_goes_on_unless_it_is_pointless(said: ScriptedAnswer, error: type[Exception] | None) -> None:
     async with remote(said, claimed(job())) as there:
         claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
         if error is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support import servers
-from tests.support.depot import KEPT
 from tests.support.http import Api
 from tests.support.node import new_database
+from tests.support.workerless import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,7 +27,7 @@ hoard: list[bytes] = []
 chattering = threading.Event()
 
 
-class Size(msgspec.Struct):
+class Area(msgspec.Struct):
     width: int
     height: int = 1
 
@@ -51,7 +51,7 @@ def stay(payload: dict[str, Any], ctx: Context) -> None:
     time.sleep(600)
 
 
-def area(payload: Size, ctx: Context) -> int:
+def area(payload: Area, ctx: Context) -> int:
     return payload.width * payload.height
 
 

@@ -46,24 +46,24 @@ class HungUp(Exception):
     """The client is gone."""
 
 
-class Stage:
-    """What the script still holds, and what was seen."""
+class Script:
+    """The answers still to be given, and the requests that were seen."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.script: list[dict[str, Any]] = []
+        self.steps: list[dict[str, Any]] = []
         self.seen: list[dict[str, Any]] = []
         self.connections = 0
 
-    def set(self, script: list[dict[str, Any]]) -> None:
+    def set(self, steps: list[dict[str, Any]]) -> None:
         with self.lock:
-            self.script = [step for step in script for _ in range(step.get("times", 1))]
+            self.steps = [step for step in steps for _ in range(step.get("times", 1))]
             self.seen = []
 
     def next_step(self, request: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
             self.seen.append(request)
-            return self.script.pop(0) if self.script else asked_for(request["body"])
+            return self.steps.pop(0) if self.steps else asked_for(request["body"])
 
 
 def asked_for(body: dict[str, Any]) -> dict[str, Any]:
@@ -74,33 +74,33 @@ def asked_for(body: dict[str, Any]) -> dict[str, Any]:
         return {}
 
 
-stage = Stage()
+script = Script()
 
 
-class Handler(BaseHTTPRequestHandler):
+class OpenAIHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def handle(self) -> None:
-        with stage.lock:
-            stage.connections += 1
+        with script.lock:
+            script.connections += 1
         try:
             super().handle()
         except ConnectionError:
             pass
         finally:
-            with stage.lock:
-                stage.connections -= 1
+            with script.lock:
+                script.connections -= 1
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
 
     def do_GET(self) -> None:
-        with stage.lock:
-            self._json(200, {"seen": stage.seen, "connections": stage.connections - 1})
+        with script.lock:
+            self._json(200, {"seen": script.seen, "connections": script.connections - 1})
 
     def do_PUT(self) -> None:
-        stage.set(self._read())
+        script.set(self._read())
         self._json(200, {})
 
     def do_POST(self) -> None:
@@ -112,7 +112,7 @@ class Handler(BaseHTTPRequestHandler):
             "port": self.client_address[1],
             "outcome": "open",
         }
-        step = stage.next_step(request)
+        step = script.next_step(request)
         try:
             request["outcome"] = self._answer(step, body)
         except (HungUp, ConnectionError):
@@ -179,7 +179,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-class Server(ThreadingHTTPServer):
+class ScriptedServer(ThreadingHTTPServer):
     daemon_threads = True
     #: The usual five are too few when a hundred jobs begin at once.
     request_queue_size = 512
@@ -284,7 +284,7 @@ class OpenAIServer:
 
 
 def serve() -> None:
-    server = Server(("127.0.0.1", 0), Handler)
+    server = ScriptedServer(("127.0.0.1", 0), OpenAIHandler)
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()

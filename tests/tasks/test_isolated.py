@@ -281,7 +281,7 @@ async def test_typed_payload_is_checked_and_its_schema_known(made: Callable[...,
     assert caught.value.message == "Expected `int`, got `str` - at `$.width`"
     schema = runner.schema()
     assert schema is not None
-    assert schema["$defs"]["Size"]["required"] == ["width"]
+    assert schema["$defs"]["Area"]["required"] == ["width"]
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------

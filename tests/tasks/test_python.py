@@ -13,7 +13,7 @@ from jobd.tasks.declared import task
 from jobd.tasks.python import python_runner
 from jobd.tasks.registry import make_runners, with_declared_tasks
 from tests.support.node import eventually
-from tests.support.workshop import CONFIG, open_workshop
+from tests.support.running_slots import CONFIG, running_slots
 from tests.tasks import handlers
 
 if TYPE_CHECKING:
@@ -139,17 +139,17 @@ def test_task_without_a_struct_has_no_schema() -> None:
 
 async def test_typed_payload_is_checked_before_the_handler_sees_it(shared_postgres: str, folder: Path) -> None:
     runners = {name: python_runner(name, f"tests.tasks.handlers:{name}") for name in ("area", "area_in_thread")}
-    async with open_workshop(shared_postgres, folder, runners) as shop:
+    async with running_slots(shared_postgres, folder, runners) as slots:
         for name in runners:
-            good = await shop.submit({"width": 3, "height": 4}, task=name)
-            bad = await shop.submit({"width": "three"}, task=name)
+            good = await slots.submit({"width": 3, "height": 4}, task=name)
+            bad = await slots.submit({"width": "three"}, task=name)
 
-            await shop.until(good, "done")
-            await shop.until(bad, "error")
+            await slots.until(good, "done")
+            await slots.until(bad, "error")
 
-            assert await shop.row(good, "result") == ("12",)
-            error = await shop.error(bad)
-            assert (error["code"], await shop.outcomes(bad)) == ("invalid_payload", ["failed"])
+            assert await slots.row(good, "result") == ("12",)
+            error = await slots.error(bad)
+            assert (error["code"], await slots.outcomes(bad)) == ("invalid_payload", ["failed"])
             assert error["message"] == "Expected `int`, got `str` - at `$.width`"
 
 
@@ -159,29 +159,29 @@ async def test_typed_payload_is_checked_before_the_handler_sees_it(shared_postgr
 async def test_slot_stays_taken_until_a_thread_that_does_not_stop_returns(shared_postgres: str, folder: Path) -> None:
     handlers.released.clear()
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
-    async with open_workshop(shared_postgres, folder, runners, ONE_SLOT) as shop:
-        stuck = await shop.submit({"do": "linger"}, max_attempts=1, timeout_s=0.3)
-        await shop.until(stuck, "error")
-        next_one = await shop.submit({"do": "return"})
+    async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
+        stuck = await slots.submit({"do": "linger"}, max_attempts=1, timeout_s=0.3)
+        await slots.until(stuck, "error")
+        next_one = await slots.submit({"do": "return"})
 
         async def nobody_waits() -> bool:
-            return not shop.slots._running and not shop.node.dispatcher._callers
+            return not slots.service._running and not slots.node.dispatcher._callers
 
         await eventually(nobody_waits)
-        assert (await shop.job(next_one)).status == "queued"
+        assert (await slots.job(next_one)).status == "queued"
         handlers.released.set()
-        await shop.until(next_one, "done")
+        await slots.until(next_one, "done")
 
-        lines = [event.data for event in await shop.events(stuck) if event.type == "log"]
+        lines = [event.data for event in await slots.events(stuck) if event.type == "log"]
         assert len(lines) == 1  # what it logged when its attempt was over is nobody's
-        assert (await shop.error(stuck))["code"] == "timeout"
+        assert (await slots.error(stuck))["code"] == "timeout"
 
 
 async def test_threads_are_used_again(shared_postgres: str, folder: Path) -> None:
     runner: Any = python_runner("chat", "tests.tasks.handlers:act_in_thread")
-    async with open_workshop(shared_postgres, folder, {"chat": runner}, ONE_SLOT) as shop:
+    async with running_slots(shared_postgres, folder, {"chat": runner}, ONE_SLOT) as slots:
         for _ in range(10):
-            await shop.until(await shop.submit({"do": "return"}), "done")
+            await slots.until(await slots.submit({"do": "return"}), "done")
 
         assert len(runner._threads._idle) == 1
 
@@ -189,31 +189,31 @@ async def test_threads_are_used_again(shared_postgres: str, folder: Path) -> Non
 async def test_drain_does_not_hand_back_a_job_whose_thread_goes_on(shared_postgres: str, folder: Path) -> None:
     handlers.released.clear()
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
-    async with open_workshop(shared_postgres, folder, runners, ONE_SLOT) as shop:
-        job_id = await shop.submit({"do": "linger"})
-        await shop.until_told(job_id, "log")
+    async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
+        job_id = await slots.submit({"do": "linger"})
+        await slots.until_told(job_id, "log")
 
-        await shop.stop()
+        await slots.stop()
 
-        assert (await shop.job(job_id)).status == "running"
-        assert await shop.outcomes(job_id) == [None]
+        assert (await slots.job(job_id)).status == "running"
+        assert await slots.outcomes(job_id) == [None]
         handlers.released.set()
 
 
 async def test_drain_hands_a_job_back_when_its_thread_has_ended(shared_postgres: str, folder: Path) -> None:
     handlers.released.clear()
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
-    async with open_workshop(shared_postgres, folder, runners, ONE_SLOT) as shop:
-        job_id = await shop.submit({"do": "linger"})
-        await shop.until_told(job_id, "log")
-        shop.handle.stop.set()
+    async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
+        job_id = await slots.submit({"do": "linger"})
+        await slots.until_told(job_id, "log")
+        slots.handle.stop.set()
 
         async def is_told_to_stop() -> bool:
-            return all(run.context.cancelled for run in shop.slots._running)
+            return all(run.context.cancelled for run in slots.service._running)
 
         await eventually(is_told_to_stop)
         handlers.released.set()
-        await shop.stop()
+        await slots.stop()
 
-        assert (await shop.job(job_id)).status == "queued"
-        assert await shop.outcomes(job_id) == ["released"]
+        assert (await slots.job(job_id)).status == "queued"
+        assert await slots.outcomes(job_id) == ["released"]

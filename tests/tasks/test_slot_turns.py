@@ -11,7 +11,7 @@ import pytest
 
 from jobd.config.model import Queue
 from tests.support.node import eventually
-from tests.support.workshop import CONFIG, Workshop, open_workshop
+from tests.support.running_slots import CONFIG, RunningSlots, running_slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -34,8 +34,8 @@ class Noting:
         pass
 
 
-class Bench(msgspec.Struct):
-    shop: Workshop
+class SlotsWithHeldResults(msgspec.Struct):
+    slots: RunningSlots
     runner: Noting
     #: Until it is set, no result is written.
     may_write: anyio.Event
@@ -48,70 +48,72 @@ class Bench(msgspec.Struct):
 
     async def until_all_are(self, status: str) -> None:
         async def is_so() -> bool:
-            pool = self.shop.node.database.pool
+            pool = self.slots.node.database.pool
             return not await pool.fetchval("SELECT count(*) FROM jobs WHERE status <> $1", status)
 
         await eventually(is_so)
 
 
 @contextlib.asynccontextmanager
-async def bench(shared_postgres: str, folder: Path, slots: int) -> AsyncIterator[Bench]:
+async def slots_with_held_results(
+    shared_postgres: str, folder: Path, number: int
+) -> AsyncIterator[SlotsWithHeldResults]:
     runner, may_write = Noting(), anyio.Event()
-    config = msgspec.structs.replace(CONFIG, queues={"default": Queue(slots=slots)}, drain_s=30)
-    async with open_workshop(shared_postgres, folder, {"chat": runner}, config) as shop:
-        complete = shop.node.engine.complete
+    config = msgspec.structs.replace(CONFIG, queues={"default": Queue(slots=number)}, drain_s=30)
+    async with running_slots(shared_postgres, folder, {"chat": runner}, config) as slots:
+        complete = slots.node.engine.complete
 
         async def complete_later(report: Any) -> Any:
             await may_write.wait()
             return await complete(report)
 
-        shop.node.engine.complete = complete_later  # type: ignore[method-assign]  # only later, then as it is
+        slots.node.engine.complete = complete_later  # type: ignore[method-assign]  # only later, then as it is
         for _ in range(6):
-            await shop.submit({})
-        yield Bench(shop, runner, may_write)
+            await slots.submit({})
+        yield SlotsWithHeldResults(slots, runner, may_write)
 
 
 async def test_next_job_begins_while_the_result_of_the_last_is_written_but_not_one_more(
     shared_postgres: str, folder: Path
 ) -> None:
-    async with bench(shared_postgres, folder, slots=2) as at:
-        await at.until_begun(4)
+    async with slots_with_held_results(shared_postgres, folder, number=2) as held:
+        await held.until_begun(4)
         await anyio.sleep(0.3)
 
-        assert at.runner.begun == 4
-        assert await at.shop.node.database.pool.fetchval("SELECT count(*) FROM leases") == 4
+        assert held.runner.begun == 4
+        assert await held.slots.node.database.pool.fetchval("SELECT count(*) FROM leases") == 4
 
-        at.may_write.set()
-        await at.until_all_are("done")
-        assert at.runner.begun == 6
+        held.may_write.set()
+        await held.until_all_are("done")
+        assert held.runner.begun == 6
 
 
 async def test_queue_with_one_slot_does_its_jobs_strictly_in_turn(shared_postgres: str, folder: Path) -> None:
-    async with bench(shared_postgres, folder, slots=1) as at:
-        await at.until_begun(1)
+    async with slots_with_held_results(shared_postgres, folder, number=1) as held:
+        await held.until_begun(1)
         await anyio.sleep(0.3)
 
-        assert at.runner.begun == 1
+        assert held.runner.begun == 1
 
-        at.may_write.set()
-        await at.until_all_are("done")
+        held.may_write.set()
+        await held.until_all_are("done")
 
 
 @pytest.mark.parametrize("end", ["drained", "cut off"])
 async def test_results_that_wait_to_be_written_are_written_at_the_end(
     shared_postgres: str, folder: Path, end: str
 ) -> None:
-    async with bench(shared_postgres, folder, slots=2) as at:
-        await at.until_begun(4)
+    async with slots_with_held_results(shared_postgres, folder, number=2) as held:
+        await held.until_begun(4)
 
         if end == "drained":
-            at.shop.handle.stop.set()
+            held.slots.handle.stop.set()
         else:
-            at.shop.scope.cancel()
-        at.may_write.set()
+            held.slots.scope.cancel()
+        held.may_write.set()
         with anyio.fail_after(30):
-            await at.shop.has_ended.wait()
+            await held.slots.has_ended.wait()
 
-        rows = await at.shop.node.database.pool.fetch("SELECT status, count(*) AS n FROM jobs GROUP BY status")
+        rows = await held.slots.node.database.pool.fetch("SELECT status, count(*) AS n FROM jobs GROUP BY status")
         assert {row["status"]: row["n"] for row in rows} == {"done": 4, "queued": 2}
-        assert at.runner.begun == 4
+        assert held.runner.begun == 4

@@ -18,7 +18,7 @@ from jobd.tasks.mock import MockRunner
 from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.python import python_runner
 from tests.support.node import eventually
-from tests.support.workshop import CONFIG, Workshop, open_workshop
+from tests.support.running_slots import CONFIG, RunningSlots, running_slots
 from tests.tasks.commands import command
 from tests.tasks.openai_server import OpenAIServer
 
@@ -106,11 +106,11 @@ WAYS = {
 @contextlib.asynccontextmanager
 async def closing_runners(
     shared_postgres: str, folder: Path, runners: Mapping[str, Runner], config: Config = CONFIG
-) -> AsyncIterator[Workshop]:
+) -> AsyncIterator[RunningSlots]:
     """The slots close them only when they stop in order."""
     try:
-        async with open_workshop(shared_postgres, folder, runners, config) as shop:
-            yield shop
+        async with running_slots(shared_postgres, folder, runners, config) as slots:
+            yield slots
     finally:
         for runner in runners.values():
             await runner.close()
@@ -122,175 +122,177 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest.fixture(scope="module")
-async def shop(way: Way, shared_postgres: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Workshop]:
+async def slots(
+    way: Way, shared_postgres: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningSlots]:
     """For all tests that leave it as it was."""
     folder = tmp_path_factory.mktemp("s")
-    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
-        yield shop
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as slots:
+        yield slots
 
 
 @pytest.fixture
-async def own_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
-    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as shop:
-        yield shop
+async def own_slots(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[RunningSlots]:
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}) as slots:
+        yield slots
 
 
 @pytest.fixture
-async def patient_shop(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
+async def patient_slots(way: Way, shared_postgres: str, folder: Path) -> AsyncIterator[RunningSlots]:
     """Which lets jobs finish when it stops."""
     config = msgspec.structs.replace(CONFIG, drain_s=30)
-    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}, config) as shop:
-        yield shop
+    async with closing_runners(shared_postgres, folder, {"chat": way.make(folder)}, config) as slots:
+        yield slots
 
 
-async def until_it_runs(shop: Workshop, way: Way, job_id: Any) -> None:
-    await shop.until(job_id, "running")
+async def until_it_runs(slots: RunningSlots, way: Way, job_id: Any) -> None:
+    await slots.until(job_id, "running")
     if way.slow_tells:
-        await shop.until_told(job_id, way.slow_tells)
+        await slots.until_told(job_id, way.slow_tells)
 
 
-async def is_idle(shop: Workshop) -> bool:
-    return not shop.slots._running
+async def is_idle(slots: RunningSlots) -> bool:
+    return not slots.service._running
 
 
 async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
-    shop: Workshop, way: Way, monkeypatch: pytest.MonkeyPatch
+    slots: RunningSlots, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobd.dispatch.slots.REPORT_S", 0.0)
-    job_id = await shop.submit(way.good)
+    job_id = await slots.submit(way.good)
 
-    job = await shop.until(job_id, "done", "error")
+    job = await slots.until(job_id, "done", "error")
 
     assert job.status == "done"
 
 
-async def test_job_is_done_with_its_result(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.good)
+async def test_job_is_done_with_its_result(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.good)
 
-    job = await shop.until(job_id, "done", "error")
+    job = await slots.until(job_id, "done", "error")
 
     assert (job.status, job.attempt_count) == ("done", 1)
-    assert await shop.outcomes(job_id) == ["done"]
+    assert await slots.outcomes(job_id) == ["done"]
 
 
-async def test_events_are_told_in_order_before_the_end(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.good)
+async def test_events_are_told_in_order_before_the_end(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.good)
 
-    await shop.until(job_id, "done", "error")
+    await slots.until(job_id, "done", "error")
 
-    assert [event.type for event in await shop.events(job_id)] == ["queued", "running", *way.told, "done"]
+    assert [event.type for event in await slots.events(job_id)] == ["queued", "running", *way.told, "done"]
 
 
-async def test_failed_attempt_is_tried_again_until_attempts_run_out(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.bad, max_attempts=3)
+async def test_failed_attempt_is_tried_again_until_attempts_run_out(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.bad, max_attempts=3)
 
-    job = await shop.until(job_id, "done", "error")
+    job = await slots.until(job_id, "done", "error")
 
     assert (job.status, job.attempt_count) == ("error", 3)
-    assert await shop.outcomes(job_id) == ["failed"] * 3
-    ends = [event.type for event in await shop.events(job_id) if event.type in ("queued", "running", "error")]
+    assert await slots.outcomes(job_id) == ["failed"] * 3
+    ends = [event.type for event in await slots.events(job_id) if event.type in ("queued", "running", "error")]
     assert ends == ["queued", "running"] * 3 + ["error"]
-    assert (await shop.error(job_id))["retryable"] is True
+    assert (await slots.error(job_id))["retryable"] is True
 
 
-async def test_crash_of_what_runs_the_job_costs_an_attempt_and_never_the_slot(shop: Workshop, way: Way) -> None:
+async def test_crash_of_what_runs_the_job_costs_an_attempt_and_never_the_slot(slots: RunningSlots, way: Way) -> None:
     if not way.crash:
         pytest.skip("there is nothing that could crash")
-    crashing = [await shop.submit(way.crash, max_attempts=2) for _ in range(4)]
+    crashing = [await slots.submit(way.crash, max_attempts=2) for _ in range(4)]
 
-    jobs = [await shop.until(job_id, "done", "error") for job_id in crashing]
-    after = await shop.until(await shop.submit(way.good), "done", "error")
+    jobs = [await slots.until(job_id, "done", "error") for job_id in crashing]
+    after = await slots.until(await slots.submit(way.good), "done", "error")
 
     assert [(job.status, job.attempt_count) for job in jobs] == [("error", 2)] * 4
-    assert [await shop.outcomes(job_id) for job_id in crashing] == [["failed"] * 2] * 4
+    assert [await slots.outcomes(job_id) for job_id in crashing] == [["failed"] * 2] * 4
     assert after.status == "done"
 
 
-async def test_attempt_that_takes_too_long_is_stopped_and_fails(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.slow, max_attempts=1, timeout_s=0.3)
+async def test_attempt_that_takes_too_long_is_stopped_and_fails(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.slow, max_attempts=1, timeout_s=0.3)
 
-    job = await shop.until(job_id, "done", "error")
+    job = await slots.until(job_id, "done", "error")
 
     assert job.status == "error"
-    assert (await shop.error(job_id))["code"] == "timeout"
-    await eventually(lambda: is_idle(shop))
+    assert (await slots.error(job_id))["code"] == "timeout"
+    await eventually(lambda: is_idle(slots))
 
 
-async def test_running_job_is_canceled_at_once(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.slow)
-    await until_it_runs(shop, way, job_id)
+async def test_running_job_is_canceled_at_once(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.slow)
+    await until_it_runs(slots, way, job_id)
 
-    await shop.node.engine.cancel([job_id])
+    await slots.node.engine.cancel([job_id])
 
-    await shop.until(job_id, "canceled")
-    assert await shop.outcomes(job_id) == ["canceled"]
-
-
-async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal(shop: Workshop, way: Way) -> None:
-    job_id = await shop.submit(way.slow)
-    await until_it_runs(shop, way, job_id)
-    shop.node.engine.on_cancel_requested = lambda _: None
-
-    await shop.node.engine.cancel([job_id])
-
-    await shop.until(job_id, "canceled")
+    await slots.until(job_id, "canceled")
+    assert await slots.outcomes(job_id) == ["canceled"]
 
 
-async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_shop: Workshop, way: Way) -> None:
-    job_id = await own_shop.submit(way.slow, max_attempts=1)
-    await until_it_runs(own_shop, way, job_id)
+async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal(slots: RunningSlots, way: Way) -> None:
+    job_id = await slots.submit(way.slow)
+    await until_it_runs(slots, way, job_id)
+    slots.node.engine.on_cancel_requested = lambda _: None
 
-    await own_shop.stop()
+    await slots.node.engine.cancel([job_id])
 
-    job = await own_shop.job(job_id)
+    await slots.until(job_id, "canceled")
+
+
+async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_slots: RunningSlots, way: Way) -> None:
+    job_id = await own_slots.submit(way.slow, max_attempts=1)
+    await until_it_runs(own_slots, way, job_id)
+
+    await own_slots.stop()
+
+    job = await own_slots.job(job_id)
     assert (job.status, job.attempt_count) == ("queued", 0)
-    assert await own_shop.outcomes(job_id) == ["released"]
+    assert await own_slots.outcomes(job_id) == ["released"]
 
 
-async def test_drain_lets_short_jobs_finish_and_takes_no_more(patient_shop: Workshop, way: Way) -> None:
-    job_id = await patient_shop.submit(way.good)
-    await patient_shop.until(job_id, "running", "done")
+async def test_drain_lets_short_jobs_finish_and_takes_no_more(patient_slots: RunningSlots, way: Way) -> None:
+    job_id = await patient_slots.submit(way.good)
+    await patient_slots.until(job_id, "running", "done")
 
-    await patient_shop.stop()
-    late = await patient_shop.submit(way.good)
+    await patient_slots.stop()
+    late = await patient_slots.submit(way.good)
 
-    assert await patient_shop.outcomes(job_id) == ["done"]
-    assert len(patient_shop.node.dispatcher._callers) == 0
-    assert (await patient_shop.job(late)).status == "queued"
-
-
-async def test_job_whose_lease_is_lost_is_stopped_and_not_written_to(own_shop: Workshop, way: Way) -> None:
-    shop = own_shop
-    job_id = await shop.submit(way.slow)
-    await until_it_runs(shop, way, job_id)
-
-    await shop.steal_lease(job_id)
-    await eventually(lambda: is_idle(shop))
-
-    assert (await shop.job(job_id)).status == "running"
-    assert await shop.outcomes(job_id) == [None]
+    assert await patient_slots.outcomes(job_id) == ["done"]
+    assert len(patient_slots.node.dispatcher._callers) == 0
+    assert (await patient_slots.job(late)).status == "queued"
 
 
-async def test_lease_is_kept_for_as_long_as_the_job_runs(own_shop: Workshop, way: Way) -> None:
-    shop = own_shop
-    job_id = await shop.submit(way.slow)
-    await until_it_runs(shop, way, job_id)
+async def test_job_whose_lease_is_lost_is_stopped_and_not_written_to(own_slots: RunningSlots, way: Way) -> None:
+    slots = own_slots
+    job_id = await slots.submit(way.slow)
+    await until_it_runs(slots, way, job_id)
+
+    await slots.steal_lease(job_id)
+    await eventually(lambda: is_idle(slots))
+
+    assert (await slots.job(job_id)).status == "running"
+    assert await slots.outcomes(job_id) == [None]
+
+
+async def test_lease_is_kept_for_as_long_as_the_job_runs(own_slots: RunningSlots, way: Way) -> None:
+    slots = own_slots
+    job_id = await slots.submit(way.slow)
+    await until_it_runs(slots, way, job_id)
 
     async def was_renewed_often() -> bool:
         query = "SELECT claim_version > 8 FROM leases WHERE resource_id = $1"
-        return bool(await shop.node.database.pool.fetchval(query, job_id))
+        return bool(await slots.node.database.pool.fetchval(query, job_id))
 
     await eventually(was_renewed_often, 20)
 
-    assert await shop.outcomes(job_id) == [None]
-    assert not await is_idle(shop)
+    assert await slots.outcomes(job_id) == [None]
+    assert not await is_idle(slots)
 
 
-async def test_more_jobs_than_slots_are_all_done(shop: Workshop, way: Way) -> None:
-    ids = [await shop.submit(way.good) for _ in range(20)]
+async def test_more_jobs_than_slots_are_all_done(slots: RunningSlots, way: Way) -> None:
+    ids = [await slots.submit(way.good) for _ in range(20)]
 
     for job_id in ids:
-        await shop.until(job_id, "done")
+        await slots.until(job_id, "done")
 
 
 # -- what does not depend on the way -----------------------------------------------------------------------------------
@@ -302,15 +304,15 @@ def plain_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[Workshop]:
+async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[RunningSlots]:
     runners = {
         "chat": WAYS["async"].make(plain_folder),
         "tool": WAYS["thread"].make(plain_folder),
         "rag": WAYS["isolated"].make(plain_folder),
         "plan": isolated("act", plain_folder),
     }
-    async with closing_runners(shared_postgres, plain_folder, runners) as shop:
-        yield shop
+    async with closing_runners(shared_postgres, plain_folder, runners) as slots:
+        yield slots
 
 
 @pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
@@ -326,7 +328,7 @@ async def plain(shared_postgres: str, plain_folder: Path) -> AsyncIterator[Works
     ],
 )
 async def test_failure_says_what_happened(
-    plain: Workshop, task: str, payload: dict[str, Any], code: str, message: str, attempts: int
+    plain: RunningSlots, task: str, payload: dict[str, Any], code: str, message: str, attempts: int
 ) -> None:
     job_id = await plain.submit(payload, task=task, max_attempts=2)
 
@@ -346,7 +348,7 @@ async def test_failure_says_what_happened(
     ],
 )
 async def test_async_handler_cannot_take_its_slot_down(
-    plain: Workshop, task: str, payload: dict[str, Any], code: str, message: str
+    plain: RunningSlots, task: str, payload: dict[str, Any], code: str, message: str
 ) -> None:
     job_id = await plain.submit(payload, task=task, max_attempts=1)
     await plain.until(job_id, "error")
@@ -359,7 +361,7 @@ async def test_async_handler_cannot_take_its_slot_down(
 
 
 @pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
-async def test_stack_of_an_exception_ends_where_it_was_raised(plain: Workshop, task: str) -> None:
+async def test_stack_of_an_exception_ends_where_it_was_raised(plain: RunningSlots, task: str) -> None:
     job_id = await plain.submit({"do": "raise"}, task=task, max_attempts=1)
 
     await plain.until(job_id, "error")
@@ -369,7 +371,7 @@ async def test_stack_of_an_exception_ends_where_it_was_raised(plain: Workshop, t
     assert "secret" not in stack
 
 
-async def test_large_result_goes_to_a_file(plain: Workshop, plain_folder: Path) -> None:
+async def test_large_result_goes_to_a_file(plain: RunningSlots, plain_folder: Path) -> None:
     job_id = await plain.submit({"do": "return much", "bytes": 100_000})
 
     await plain.until(job_id, "done")
@@ -378,7 +380,7 @@ async def test_large_result_goes_to_a_file(plain: Workshop, plain_folder: Path) 
     assert msgspec.json.decode((plain_folder / ref).read_bytes()) == {"text": "x" * 100_000}
 
 
-async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(plain: Workshop) -> None:
+async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(plain: RunningSlots) -> None:
     job_id = await plain.submit({}, task="unheard-of", max_attempts=2)
 
     await plain.until(job_id, "error")
@@ -389,7 +391,7 @@ async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(pl
 
 
 @pytest.mark.parametrize("task", ["chat", "tool", "rag", "plan"])
-async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Workshop, task: str) -> None:
+async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: RunningSlots, task: str) -> None:
     job_id = await plain.submit({"do": "return"}, task=task, max_attempts=7)
 
     await plain.until(job_id, "done")
@@ -399,24 +401,24 @@ async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Worksho
 
 
 async def test_slots_that_are_cut_off_hand_their_jobs_back(shared_postgres: str, folder: Path) -> None:
-    async with open_workshop(shared_postgres, folder, {"chat": WAYS["async"].make(folder)}) as shop:
-        job_id = await shop.submit({"do": "wait"}, max_attempts=1)
-        await shop.until_told(job_id, "progress")
+    async with running_slots(shared_postgres, folder, {"chat": WAYS["async"].make(folder)}) as slots:
+        job_id = await slots.submit({"do": "wait"}, max_attempts=1)
+        await slots.until_told(job_id, "progress")
 
-        shop.scope.cancel()
-        await shop.until(job_id, "queued")
+        slots.scope.cancel()
+        await slots.until(job_id, "queued")
 
-        assert (await shop.job(job_id)).attempt_count == 0
+        assert (await slots.job(job_id)).attempt_count == 0
 
 
 async def test_report_waits_for_postgres_as_long_as_the_lease_is_held(shared_postgres: str, folder: Path) -> None:
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=60, heartbeat_s=20))
-    async with open_workshop(shared_postgres, folder, {"chat": MockRunner()}, config) as shop:
-        job_id = await shop.submit({"seconds": 0.3, "tokens": 0})
-        await shop.until(job_id, "running")
-        await shop.node.database.pool.execute("ALTER TABLE attempts RENAME TO gone")
+    async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
+        job_id = await slots.submit({"seconds": 0.3, "tokens": 0})
+        await slots.until(job_id, "running")
+        await slots.node.database.pool.execute("ALTER TABLE attempts RENAME TO gone")
 
         await anyio.sleep(1.0)  # meanwhile the report is refused more than once
-        await shop.node.database.pool.execute("ALTER TABLE gone RENAME TO attempts")
+        await slots.node.database.pool.execute("ALTER TABLE gone RENAME TO attempts")
 
-        await shop.until(job_id, "done")
+        await slots.until(job_id, "done")

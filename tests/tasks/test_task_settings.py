@@ -13,7 +13,7 @@ from jobd.job.retry import RetryPolicy
 from jobd.tasks.declared import DECLARED, task
 from jobd.tasks.mock import MockRunner
 from tests.support.node import eventually
-from tests.support.workshop import CONFIG, open_workshop
+from tests.support.running_slots import CONFIG, running_slots
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,14 +63,14 @@ def test_function_may_declare_every_setting() -> None:
 async def test_slot_renews_a_shorter_lease_in_time(shared_postgres: str, folder: Path) -> None:
     tasks = {"chat": Task(run="mock", lease_ttl_s=9)}
     config = msgspec.structs.replace(CONFIG, leases=LEASES, tasks=tasks)
-    async with open_workshop(shared_postgres, folder, {"chat": MockRunner()}, config) as shop:
-        job_id = await shop.submit({"seconds": 60, "tokens": 0})
-        await shop.until(job_id, "running")
+    async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
+        job_id = await slots.submit({"seconds": 60, "tokens": 0})
+        await slots.until(job_id, "running")
 
         async def is_renewed() -> bool:
             query = "SELECT claim_version > 1 FROM leases WHERE resource_id = $1"
-            return bool(await shop.node.database.pool.fetchval(query, job_id))
+            return bool(await slots.node.database.pool.fetchval(query, job_id))
 
         await eventually(is_renewed, 14)  # the leases of all are renewed after 15 s at the earliest
 
-        assert await shop.outcomes(job_id) == [None]
+        assert await slots.outcomes(job_id) == [None]

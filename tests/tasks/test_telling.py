@@ -17,7 +17,7 @@ from jobd.store.ids import new_id
 from jobd.tasks.event_buffer import MOST_WAITING, Teller
 from jobd.tasks.event_check import DATA_BYTES, told_event
 from jobd.tasks.mock import MockRunner
-from tests.support.workshop import Workshop, open_workshop
+from tests.support.running_slots import RunningSlots, running_slots
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -196,15 +196,15 @@ class Talker(MockRunner):
 
 
 @pytest.fixture
-async def shop(shared_postgres: str, folder: Path) -> AsyncIterator[Workshop]:
-    async with open_workshop(shared_postgres, folder, {"chat": Talker()}) as shop:
-        yield shop
+async def slots(shared_postgres: str, folder: Path) -> AsyncIterator[RunningSlots]:
+    async with running_slots(shared_postgres, folder, {"chat": Talker()}) as slots:
+        yield slots
 
 
-async def test_what_several_threads_tell_is_all_kept_and_in_each_ones_order(shop: Workshop) -> None:
-    job_id = await shop.submit({})
+async def test_what_several_threads_tell_is_all_kept_and_in_each_ones_order(slots: RunningSlots) -> None:
+    job_id = await slots.submit({})
 
-    await shop.until(job_id, "done")
+    await slots.until(job_id, "done")
 
-    told = [msgspec.json.decode(event.data) for event in await shop.events(job_id) if event.type == "note"]
+    told = [msgspec.json.decode(event.data) for event in await slots.events(job_id) if event.type == "note"]
     assert [[one["k"] for one in told if one["thread"] == n] for n in range(4)] == [list(range(100))] * 4

@@ -19,8 +19,8 @@ from jobd.tasks.command.marks import MARK_VARIABLE, carrying, new_mark
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.watchdog import Watchdog
 from tests.support.daemon import is_alive, poll
-from tests.support.depot import depot
-from tests.support.workshop import CONFIG, open_workshop
+from tests.support.running_slots import CONFIG, running_slots
+from tests.support.workerless import workerless_daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,18 +41,18 @@ def test_processes_of_a_frozen_jobd_are_gone_when_their_lease_has_ended(way: str
     }
     folder.chmod(0o777)
     config = f"[leases]\nttl_s = 2\nheartbeat_s = 0.5\n[tasks.stay]\n{runs[way]}\n"
-    with depot(config) as yard:
-        yard.submit(task="stay", payload={"file": str(file)})
-        poll(lambda: file.exists() and file.read_text(), 30, yard.daemon.log)
+    with workerless_daemon(config) as workerless:
+        workerless.submit(task="stay", payload={"file": str(file)})
+        poll(lambda: file.exists() and file.read_text(), 30, workerless.daemon.log)
         pid = int(file.read_text())
         time.sleep(2.5)  # longer than a lease: renewals reach the watchdog, or it would be gone now
         assert is_alive(pid)
 
-        yard.daemon.signal(signal.SIGSTOP)
+        workerless.daemon.signal(signal.SIGSTOP)
         try:
             poll(lambda: not is_alive(pid), 20, lambda: "it goes on past its lease")
         finally:
-            yard.daemon.signal(signal.SIGCONT)
+            workerless.daemon.signal(signal.SIGCONT)
 
 
 class KnownLease:
@@ -69,9 +69,9 @@ async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch
     task = Task(run="command", argv=(sys.executable, "-c", PROGRAM.format(file=str(file))))
     runners: dict[str, Runner] = {"chat": CommandRunner(task, folder, watchdog)}
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=0.3))
-    async with open_workshop(shared_postgres, folder, runners, config) as shop:
-        job_id = await shop.submit({})
-        await shop.until(job_id, "running")
+    async with running_slots(shared_postgres, folder, runners, config) as slots:
+        job_id = await slots.submit({})
+        await slots.until(job_id, "running")
         with anyio.fail_after(30):
             while watchdog._process is None or not file.exists():
                 await anyio.sleep(0.01)
@@ -81,8 +81,8 @@ async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch
                 await anyio.sleep(0.01)
 
         assert list(watchdog._ends) != []
-        await shop.node.engine.cancel([job_id])
-        await shop.until(job_id, "canceled")
+        await slots.node.engine.cancel([job_id])
+        await slots.until(job_id, "canceled")
         assert watchdog._ends == {}
 
 

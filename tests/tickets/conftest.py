@@ -7,7 +7,7 @@ import pytest
 
 from jobd.store.postgres import Database
 from tests.support.factories import truncate
-from tests.tickets.hall import Hall, migrated, open_hall
+from tests.tickets.ticket_pollers import TicketPollers, migrated, ticket_pollers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -38,6 +38,6 @@ async def empty_db(db: Database) -> Database:
 
 
 @pytest.fixture
-async def hall(empty_db: Database, folder: Path) -> AsyncIterator[Hall]:
-    async with open_hall(empty_db, folder) as opened:
+async def pollers(empty_db: Database, folder: Path) -> AsyncIterator[TicketPollers]:
+    async with ticket_pollers(empty_db, folder) as opened:
         yield opened

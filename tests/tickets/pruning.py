@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Connection, Database
     from jobd.tickets.prune import PrunedTickets
     from jobd.wire.tickets import Ticket
-    from tests.tickets.hall import Hall
+    from tests.tickets.ticket_pollers import TicketPollers
 
 DAY_S = 86_400.0
 
@@ -28,11 +28,11 @@ async def prune(connection: Connection, **more: Any) -> PrunedTickets:
     return await prune_tickets(connection, keep_s=DAY_S, now=await after_days(connection, 3), **more)
 
 
-async def done(hall: Hall, **fields: Any) -> Ticket:
+async def done(pollers: TicketPollers, **fields: Any) -> Ticket:
     """A ticket that went the whole way."""
-    ticket = await hall.executed(**fields)
-    await hall.one.gate.run_once()
-    assert await hall.status(ticket.ticket_id) == "DONE"
+    ticket = await pollers.executed(**fields)
+    await pollers.first.gate.run_once()
+    assert await pollers.status(ticket.ticket_id) == "DONE"
     return ticket
 
 

@@ -12,7 +12,7 @@ from jobd.tickets import create_once as module
 from jobd.tickets.create import create
 from jobd.tickets.read import read_ticket
 from jobd.wire.tickets import CreateTicket
-from tests.tickets.desk import CONFIG, asked, code_of, new_ticket, traces
+from tests.tickets.factories import CONFIG, asked, code_of, new_ticket, traces
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database

@@ -18,7 +18,7 @@ from jobd.tickets.reopen import reopen
 from jobd.tickets.sign_off import sign_off
 from jobd.tickets.trail import read_log, read_trail
 from jobd.tickets.unblock import unblock
-from tests.tickets.desk import code_of, new_ticket, ticket_in, todo_ticket, traces
+from tests.tickets.factories import code_of, new_ticket, ticket_in, todo_ticket, traces
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database

@@ -8,7 +8,7 @@ import pytest
 from jobd.tickets.approve import approve
 from jobd.tickets.edit import edit
 from jobd.wire.tickets import EditTicket
-from tests.tickets.desk import CONFIG, code_of, new_ticket, ticket_in, traces
+from tests.tickets.factories import CONFIG, code_of, new_ticket, ticket_in, traces
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database

@@ -13,13 +13,13 @@ from jobd.tickets.edit import edit
 from jobd.tickets.prune import prune_tickets
 from jobd.tickets.read import read_ticket
 from jobd.wire.tickets import EditTicket
-from tests.tickets.desk import CONFIG, code_of, new_ticket, ticket_in
+from tests.tickets.factories import CONFIG, code_of, new_ticket, ticket_in
 from tests.tickets.pruning import DAY_S, done, prune, rows_of
 from tests.tickets.test_statements import plan, walk
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database
-    from tests.tickets.hall import Hall
+    from tests.tickets.ticket_pollers import TicketPollers
 
 UNFINISHED = ("NEW", "TODO", "IN_PROGRESS", "BLOCKED")
 
@@ -45,51 +45,51 @@ async def test_a_ticket_is_kept_for_the_whole_time(empty_db: Database, seconds: 
     assert (await prune_tickets(empty_db.pool, keep_s=DAY_S, now=now)).tickets == pruned
 
 
-async def test_all_that_belongs_to_a_ticket_goes_with_it_and_nothing_else(hall: Hall) -> None:
-    old = await done(hall, gates=[{"type": "minimum", "pointer": "/score", "value": 0.5}])
-    other = await done(hall)
-    kept, history = await rows_of(hall.db, other.ticket_id), "SELECT count(*) FROM claim_history"
-    trail = await hall.trail(other.ticket_id)
-    claims = await hall.number(history)
+async def test_all_that_belongs_to_a_ticket_goes_with_it_and_nothing_else(pollers: TicketPollers) -> None:
+    old = await done(pollers, gates=[{"type": "minimum", "pointer": "/score", "value": 0.5}])
+    other = await done(pollers)
+    kept, history = await rows_of(pollers.db, other.ticket_id), "SELECT count(*) FROM claim_history"
+    trail = await pollers.trail(other.ticket_id)
+    claims = await pollers.number(history)
 
-    assert (await prune(hall.db.pool, most=1)).tickets == 1
+    assert (await prune(pollers.db.pool, most=1)).tickets == 1
 
-    assert set((await rows_of(hall.db, old.ticket_id)).values()) == {0}
-    assert await rows_of(hall.db, other.ticket_id) == kept
+    assert set((await rows_of(pollers.db, old.ticket_id)).values()) == {0}
+    assert await rows_of(pollers.db, other.ticket_id) == kept
     assert min(kept.values()) >= 1, "a table without a row of the ticket proves nothing"
-    assert await hall.trail(other.ticket_id) == trail
+    assert await pollers.trail(other.ticket_id) == trail
     resources = [trail.events[0].event_id, trail.workorders[0].work_order_id]
-    assert await hall.number(history) == claims // 2 > 0
-    assert await hall.number(f"{history} WHERE resource_id <> ALL ($1::uuid[])", resources) == 0
+    assert await pollers.number(history) == claims // 2 > 0
+    assert await pollers.number(f"{history} WHERE resource_id <> ALL ($1::uuid[])", resources) == 0
 
 
-async def test_a_job_leaves_no_claims_in_the_history(hall: Hall) -> None:
-    await done(hall)
+async def test_a_job_leaves_no_claims_in_the_history(pollers: TicketPollers) -> None:
+    await done(pollers)
 
-    assert await hall.number("SELECT count(*) FROM attempts") == 1
-    assert await hall.number("SELECT count(*) FROM claim_history WHERE resource_type = 'JOB'") == 0
-
-
-async def test_all_runs_of_a_reopened_ticket_go(hall: Hall) -> None:
-    ticket = await done(hall)
-    await hall.one.desk.reopen(ticket.ticket_id, by="bob")
-    assert (await prune(hall.db.pool)).tickets == 0
-    await hall.one.turn()
-    await hall.finish(ticket.ticket_id)
-    await hall.one.turn()
-    assert len((await hall.trail(ticket.ticket_id)).run_records) == 2
-
-    assert (await prune(hall.db.pool)).tickets == 1
-
-    assert set((await rows_of(hall.db, ticket.ticket_id)).values()) == {0}
-    assert await hall.number("SELECT count(*) FROM claim_history") == 0
+    assert await pollers.number("SELECT count(*) FROM attempts") == 1
+    assert await pollers.number("SELECT count(*) FROM claim_history WHERE resource_type = 'JOB'") == 0
 
 
-async def test_a_decision_goes_no_sooner_than_its_ticket(hall: Hall) -> None:
-    await done(hall)
+async def test_all_runs_of_a_reopened_ticket_go(pollers: TicketPollers) -> None:
+    ticket = await done(pollers)
+    await pollers.first.desk.reopen(ticket.ticket_id, by="bob")
+    assert (await prune(pollers.db.pool)).tickets == 0
+    await pollers.first.turn()
+    await pollers.finish(ticket.ticket_id)
+    await pollers.first.turn()
+    assert len((await pollers.trail(ticket.ticket_id)).run_records) == 2
+
+    assert (await prune(pollers.db.pool)).tickets == 1
+
+    assert set((await rows_of(pollers.db, ticket.ticket_id)).values()) == {0}
+    assert await pollers.number("SELECT count(*) FROM claim_history") == 0
+
+
+async def test_a_decision_goes_no_sooner_than_its_ticket(pollers: TicketPollers) -> None:
+    await done(pollers)
 
     with pytest.raises(asyncpg.PostgresError, match="deleted only with their ticket"):
-        await hall.db.pool.execute("DELETE FROM ticket_decisions")
+        await pollers.db.pool.execute("DELETE FROM ticket_decisions")
 
 
 # Batches
@@ -159,36 +159,36 @@ SELECT {}, '{}', 'poller', gen_random_uuid(), now(), now(), now() FROM {}
     ],
     ids=["open event", "held event", "held work order"],
 )
-async def test_a_ticket_is_kept_while_a_poller_is_at_it(hall: Hall, change: str) -> None:
-    ticket = await done(hall)
-    await hall.db.pool.execute(change)
+async def test_a_ticket_is_kept_while_a_poller_is_at_it(pollers: TicketPollers, change: str) -> None:
+    ticket = await done(pollers)
+    await pollers.db.pool.execute(change)
 
-    assert (await prune(hall.db.pool)).tickets == 0
+    assert (await prune(pollers.db.pool)).tickets == 0
 
-    assert await hall.status(ticket.ticket_id) == "DONE"
-
-
-async def test_a_ticket_whose_blocker_was_pruned_can_be_reopened_and_runs(hall: Hall) -> None:
-    first = await done(hall)
-    second = await done(hall, blocked_on=[str(first.ticket_id)])
-    assert (await prune(hall.db.pool, most=1)).tickets == 1
-
-    await hall.one.desk.reopen(second.ticket_id, by="bob")
-    await hall.one.turn()
-
-    assert await code_of(hall.one.desk.read(first.ticket_id)) == "gone_ticket"
-    assert await hall.status(second.ticket_id) == "IN_PROGRESS"
+    assert await pollers.status(ticket.ticket_id) == "DONE"
 
 
-async def test_a_ticket_that_waits_for_one_that_is_gone_goes_on(hall: Hall) -> None:
-    first = await new_ticket(hall.db)
-    second = await hall.scheduled(blocked_on=[str(first.ticket_id)])
-    assert await hall.status(second.ticket_id) == "BLOCKED"
-    await hall.db.pool.execute("DELETE FROM tickets WHERE ticket_id = $1", first.ticket_id)
+async def test_a_ticket_whose_blocker_was_pruned_can_be_reopened_and_runs(pollers: TicketPollers) -> None:
+    first = await done(pollers)
+    second = await done(pollers, blocked_on=[str(first.ticket_id)])
+    assert (await prune(pollers.db.pool, most=1)).tickets == 1
 
-    await hall.one.readiness.run_once()
+    await pollers.first.desk.reopen(second.ticket_id, by="bob")
+    await pollers.first.turn()
 
-    assert await hall.status(second.ticket_id) == "TODO"
+    assert await code_of(pollers.first.desk.read(first.ticket_id)) == "gone_ticket"
+    assert await pollers.status(second.ticket_id) == "IN_PROGRESS"
+
+
+async def test_a_ticket_that_waits_for_one_that_is_gone_goes_on(pollers: TicketPollers) -> None:
+    first = await new_ticket(pollers.db)
+    second = await pollers.scheduled(blocked_on=[str(first.ticket_id)])
+    assert await pollers.status(second.ticket_id) == "BLOCKED"
+    await pollers.db.pool.execute("DELETE FROM tickets WHERE ticket_id = $1", first.ticket_id)
+
+    await pollers.first.readiness.run_once()
+
+    assert await pollers.status(second.ticket_id) == "TODO"
 
 
 async def test_a_ticket_whose_blocker_is_gone_can_be_edited(empty_db: Database) -> None:

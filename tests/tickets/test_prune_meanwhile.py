@@ -15,7 +15,7 @@ from jobd.tickets.reopen import reopen
 from jobd.tickets.trail import read_trail
 from jobd.wire.tickets import EditTicket
 from tests.support.node import eventually
-from tests.tickets.desk import CONFIG, asked, code_of, status_of, ticket_in
+from tests.tickets.factories import CONFIG, asked, code_of, status_of, ticket_in
 from tests.tickets.pruning import DAY_S, after_days, done, prune, rows_of
 from tests.tickets.test_decisions import VERBS
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.store.postgres import Database
-    from tests.tickets.hall import Hall
+    from tests.tickets.ticket_pollers import TicketPollers
 
 
 # At the same time
@@ -66,18 +66,18 @@ async def test_who_reopens_a_ticket_that_is_being_pruned_learns_that_it_is_gone(
     assert await empty_db.pool.fetchval("SELECT count(*) FROM ticket_decisions") == 0
 
 
-async def test_pruning_and_reopening_at_once_leave_each_ticket_whole_or_gone(hall: Hall) -> None:
-    tickets = [await done(hall) for _ in range(12)]
+async def test_pruning_and_reopening_at_once_leave_each_ticket_whole_or_gone(pollers: TicketPollers) -> None:
+    tickets = [await done(pollers) for _ in range(12)]
     codes: dict[UUID, str | None] = {}
 
     async def prune_all() -> None:
-        async with hall.db.pool.acquire() as janitor:
+        async with pollers.db.pool.acquire() as janitor:
             for _ in range(6):
                 async with janitor.transaction():  # a deadlock would be raised, and not tried again
                     await prune(janitor, most=3)
 
     async def reopen_one(ticket_id: UUID) -> None:
-        async with hall.db.pool.acquire() as person, person.transaction():
+        async with pollers.db.pool.acquire() as person, person.transaction():
             codes[ticket_id] = await code_of(reopen(person, ticket_id, by="bob"))
 
     async with anyio.create_task_group() as tasks:
@@ -87,9 +87,9 @@ async def test_pruning_and_reopening_at_once_leave_each_ticket_whole_or_gone(hal
             tasks.start_soon(reopen_one, ticket.ticket_id)
 
     for ticket in tickets:
-        left = await rows_of(hall.db, ticket.ticket_id)
+        left = await rows_of(pollers.db, ticket.ticket_id)
         if codes[ticket.ticket_id] is None:
-            assert (await hall.status(ticket.ticket_id), left["ticket_decisions"], left["run_records"]) == (
+            assert (await pollers.status(ticket.ticket_id), left["ticket_decisions"], left["run_records"]) == (
                 "TODO",
                 2,
                 1,

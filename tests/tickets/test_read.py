@@ -8,7 +8,7 @@ import pytest
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.read import list_tickets, read_ticket
 from jobd.tickets.trail import read_trail
-from tests.tickets.desk import new_ticket, ticket_in
+from tests.tickets.factories import new_ticket, ticket_in
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from jobd.tickets.machine import TRANSITIONS, TicketStatus
-from tests.tickets.desk import new_ticket, status_of, ticket_in
+from tests.tickets.factories import new_ticket, status_of, ticket_in
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database

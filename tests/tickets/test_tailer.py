@@ -11,7 +11,7 @@ import anyio
 from jobd.follow.tickets import ROOM, TicketTailer
 from jobd.supervise.service import Handle
 from jobd.tickets.service import Desk, Wakeups
-from tests.tickets.desk import CONFIG, new_ticket
+from tests.tickets.factories import CONFIG, new_ticket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,27 +14,27 @@ from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
 from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
 from tests.support.disk import small_disk
 from tests.support.node import eventually
-from tests.tickets.desk import code_of, new_ticket, todo_ticket
+from tests.tickets.factories import code_of, new_ticket, todo_ticket
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
     from jobd.wire.tickets import Trail
-    from tests.tickets.hall import Hall
+    from tests.tickets.ticket_pollers import TicketPollers
 
 
-async def test_an_approved_ticket_goes_to_done_and_leaves_one_of_each_artifact(hall: Hall) -> None:
-    ticket = await hall.executed(
+async def test_an_approved_ticket_goes_to_done_and_leaves_one_of_each_artifact(pollers: TicketPollers) -> None:
+    ticket = await pollers.executed(
         gates=[{"type": "minimum", "pointer": "/score", "value": 0.8}],
         payload={"text": "{{title}} on {{branch_name}}", "n": 1},
         acceptance_criteria=["it is right"],
         repo_ref="a" * 40,
     )
 
-    await hall.one.gate.run_once()
+    await pollers.first.gate.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (trail.ticket.status, trail.ticket.step) == ("DONE", None)
     (event,), (snapshot,), (order,) = trail.events, trail.context_snapshots, trail.workorders
     (bundle,), (record,), (pause,) = trail.output_bundles, trail.run_records, trail.pause_states
@@ -54,7 +54,7 @@ async def test_an_approved_ticket_goes_to_done_and_leaves_one_of_each_artifact(h
     assert (record.output_id, record.gate_result, record.ticket_status) == (bundle.output_id, "PASS", "DONE")
     assert (pause.reason, pause.work_order_id) == ("RUN_COMPLETE", order.work_order_id)
     assert 1 <= len(pause.prioritized_actions) <= 3
-    assert await hall.claims() == 0
+    assert await pollers.claims() == 0
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ async def test_an_approved_ticket_goes_to_done_and_leaves_one_of_each_artifact(h
     ],
     ids=str,
 )
-async def test_a_gate_decides(hall: Hall, gate: dict[str, Any], output: str, passes: bool) -> None:
-    ticket = await hall.executed(output, gates=[gate])
+async def test_a_gate_decides(pollers: TicketPollers, gate: dict[str, Any], output: str, passes: bool) -> None:
+    ticket = await pollers.executed(output, gates=[gate])
 
-    await hall.one.gate.run_once()
+    await pollers.first.gate.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     (record,) = trail.run_records
     assert (record.gate_result, trail.ticket.status) == (("PASS", "DONE") if passes else ("FAIL", "BLOCKED"))
     assert [result.result for result in record.gate_results] == [record.gate_result]
@@ -89,29 +89,29 @@ async def test_a_gate_decides(hall: Hall, gate: dict[str, Any], output: str, pas
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-async def test_full_disk_is_no_verdict_of_a_gate_and_it_is_asked_again(hall: Hall, folder: Path) -> None:
-    ticket = await hall.executed("{}", gates=[{"type": "command", "name": "agree"}])
+async def test_full_disk_is_no_verdict_of_a_gate_and_it_is_asked_again(pollers: TicketPollers, folder: Path) -> None:
+    ticket = await pollers.executed("{}", gates=[{"type": "command", "name": "agree"}])
     with small_disk(folder / "gates", "64k") as disk:
         (disk / "full").write_bytes(bytes(64 << 10))
-        await hall.one.gate.run_once()
-        while_full = await hall.trail(ticket.ticket_id)
+        await pollers.first.gate.run_once()
+        while_full = await pollers.trail(ticket.ticket_id)
         (disk / "full").unlink()
-        await hall.expire_claims()
-        await hall.one.gate.run_once()
+        await pollers.expire_claims()
+        await pollers.first.gate.run_once()
 
     assert (while_full.run_records, while_full.ticket.status) == ([], "IN_PROGRESS")
-    assert await hall.status(ticket.ticket_id) == "DONE"
+    assert await pollers.status(ticket.ticket_id) == "DONE"
 
 
-async def test_a_failed_gate_sends_a_ticket_back_until_its_runs_are_used_up(hall: Hall) -> None:
-    ticket = await hall.executed("1", gates=[{"type": "schema", "schema": False}], max_runs=2)
-    await hall.one.gate.run_once()
-    after_one = await hall.status(ticket.ticket_id)
-    await hall.one.turn()
-    await hall.finish(ticket.ticket_id, "1")
-    await hall.one.turn()
+async def test_a_failed_gate_sends_a_ticket_back_until_its_runs_are_used_up(pollers: TicketPollers) -> None:
+    ticket = await pollers.executed("1", gates=[{"type": "schema", "schema": False}], max_runs=2)
+    await pollers.first.gate.run_once()
+    after_one = await pollers.status(ticket.ticket_id)
+    await pollers.first.turn()
+    await pollers.finish(ticket.ticket_id, "1")
+    await pollers.first.turn()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert after_one == "TODO"
     assert (trail.ticket.status, trail.ticket.run_count) == ("BLOCKED", 2)
     assert [record.ticket_status for record in trail.run_records] == ["TODO", "BLOCKED"]
@@ -119,190 +119,192 @@ async def test_a_failed_gate_sends_a_ticket_back_until_its_runs_are_used_up(hall
     assert len({event.todo_no for event in trail.events}) == 2
 
 
-async def test_a_job_that_failed_is_told_by_the_bundle_and_fails_the_gate(hall: Hall) -> None:
-    ticket = await hall.scheduled()
-    await hall.one.runner.run_once()
-    await hall.fail(ticket.ticket_id)
-    await hall.one.turn()
+async def test_a_job_that_failed_is_told_by_the_bundle_and_fails_the_gate(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled()
+    await pollers.first.runner.run_once()
+    await pollers.fail(ticket.ticket_id)
+    await pollers.first.turn()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (trail.output_bundles[0].outcome, trail.output_bundles[0].output) == ("ERROR", None)
     assert trail.output_bundles[0].error == {"code": "boom", "message": "it broke"}
     assert trail.run_records[0].gate_reason == "the job gave no output: it broke"
     assert (trail.ticket.status, trail.pause_states[0].reason) == ("BLOCKED", "GATE_FAILED")
 
 
-async def test_a_job_that_a_client_canceled_fails_the_gate(hall: Hall) -> None:
-    ticket = await hall.scheduled()
-    await hall.one.runner.run_once()
-    await cancel(hall.db.pool, [await hall.job_of(ticket.ticket_id)])
-    await hall.one.turn()
+async def test_a_job_that_a_client_canceled_fails_the_gate(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled()
+    await pollers.first.runner.run_once()
+    await cancel(pollers.db.pool, [await pollers.job_of(ticket.ticket_id)])
+    await pollers.first.turn()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (trail.output_bundles[0].outcome, trail.ticket.status) == ("CANCELED", "BLOCKED")
 
 
-async def test_no_step_of_the_clock_uses_up_a_budget(hall: Hall) -> None:
-    ticket = await hall.scheduled(budget_ms=600_000)
-    await hall.db.clock.look()
-    await hall.one.turn()
+async def test_no_step_of_the_clock_uses_up_a_budget(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled(budget_ms=600_000)
+    await pollers.db.clock.look()
+    await pollers.first.turn()
 
     try:
         for off_by_s in (TO_2056_S, TO_1970_S, 3600.0, 0.0):
-            await set_clock(hall.db.pool, off_by_s)
-            await hall.one.turn()  # before anybody has noticed
-            await hall.db.clock.look()
-            await hall.one.turn()
+            await set_clock(pollers.db.pool, off_by_s)
+            await pollers.first.turn()  # before anybody has noticed
+            await pollers.db.clock.look()
+            await pollers.first.turn()
     finally:
-        await set_clock(hall.db.pool, 0.0)
+        await set_clock(pollers.db.pool, 0.0)
 
-    assert await hall.status(ticket.ticket_id) == "IN_PROGRESS"
-    assert await hall.db.pool.fetch("SELECT FROM jobs WHERE status <> 'queued' OR cancel_requested") == []
+    assert await pollers.status(ticket.ticket_id) == "IN_PROGRESS"
+    assert await pollers.db.pool.fetch("SELECT FROM jobs WHERE status <> 'queued' OR cancel_requested") == []
 
 
-async def test_a_job_past_its_budget_is_canceled_and_the_ticket_says_so(hall: Hall) -> None:
-    ticket = await hall.scheduled(budget_ms=1, max_runs=5)
+async def test_a_job_past_its_budget_is_canceled_and_the_ticket_says_so(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled(budget_ms=1, max_runs=5)
 
     async def has_rested() -> bool:
-        await hall.one.turn()
-        return await hall.status(ticket.ticket_id) == "BLOCKED"
+        await pollers.first.turn()
+        return await pollers.status(ticket.ticket_id) == "BLOCKED"
 
     await eventually(has_rested, 15)
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert trail.output_bundles[0].outcome == "BUDGET_EXHAUSTED"
     assert trail.pause_states[0].reason == "BUDGET_EXHAUSTED"
     assert trail.ticket.blocked_reason is not None and "budget of 1 ms" in trail.ticket.blocked_reason
 
 
-async def test_a_sign_off_is_waited_for_without_a_claim_and_then_counts(hall: Hall) -> None:
+async def test_a_sign_off_is_waited_for_without_a_claim_and_then_counts(pollers: TicketPollers) -> None:
     gates = [{"type": "sign_off"}, {"type": "minimum", "pointer": "/score", "value": 0.5}]
-    ticket = await hall.executed(gates=gates)
-    await hall.one.gate.run_once()
-    waiting = (await hall.trail(ticket.ticket_id)).ticket
-    claims, again = await hall.claims(), await hall.one.gate.run_once()
+    ticket = await pollers.executed(gates=gates)
+    await pollers.first.gate.run_once()
+    waiting = (await pollers.trail(ticket.ticket_id)).ticket
+    claims, again = await pollers.claims(), await pollers.first.gate.run_once()
 
-    signed = await hall.one.desk.sign_off(ticket.ticket_id, by="eve", why="nice")
-    await hall.one.gate.run_once()
+    signed = await pollers.first.desk.sign_off(ticket.ticket_id, by="eve", why="nice")
+    await pollers.first.gate.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (waiting.status, waiting.step, claims, again) == ("IN_PROGRESS", "SIGN_OFF", 0, False)
     assert (signed.status, signed.step) == ("IN_PROGRESS", "GATE")
     assert trail.ticket.status == "DONE"
     assert [result.type for result in trail.run_records[0].gate_results] == ["minimum", "sign_off"]
     assert trail.decisions[-1].work_order_id == trail.workorders[0].work_order_id
-    assert await code_of(hall.one.desk.sign_off(ticket.ticket_id, by="eve")) == "no_sign_off"
+    assert await code_of(pollers.first.desk.sign_off(ticket.ticket_id, by="eve")) == "no_sign_off"
 
 
-async def test_a_refused_sign_off_fails_the_gate(hall: Hall) -> None:
-    ticket = await hall.executed(gates=[{"type": "sign_off"}])
-    await hall.one.gate.run_once()
+async def test_a_refused_sign_off_fails_the_gate(pollers: TicketPollers) -> None:
+    ticket = await pollers.executed(gates=[{"type": "sign_off"}])
+    await pollers.first.gate.run_once()
 
-    await hall.one.desk.sign_off(ticket.ticket_id, by="eve", why="ugly", accept=False)
-    await hall.one.gate.run_once()
+    await pollers.first.desk.sign_off(ticket.ticket_id, by="eve", why="ugly", accept=False)
+    await pollers.first.gate.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (trail.ticket.status, trail.ticket.blocked_reason) == ("BLOCKED", "refused by eve: ugly")
     assert trail.decisions[-1].kind == "REFUSE"
 
 
-async def test_nobody_is_asked_about_an_output_that_fails_anyway(hall: Hall) -> None:
-    ticket = await hall.executed("1", gates=[{"type": "sign_off"}, {"type": "schema", "schema": False}])
+async def test_nobody_is_asked_about_an_output_that_fails_anyway(pollers: TicketPollers) -> None:
+    ticket = await pollers.executed("1", gates=[{"type": "sign_off"}, {"type": "schema", "schema": False}])
 
-    await hall.one.gate.run_once()
+    await pollers.first.gate.run_once()
 
-    assert await hall.status(ticket.ticket_id) == "BLOCKED"
+    assert await pollers.status(ticket.ticket_id) == "BLOCKED"
 
 
-async def test_a_ticket_waits_for_others_and_goes_on_by_itself(hall: Hall) -> None:
-    first = await new_ticket(hall.db)
-    second = await todo_ticket(hall.db, blocked_on=[str(first.ticket_id)])
-    await hall.one.turn()
-    blocked = await hall.trail(second.ticket_id)
-    await hall.one.desk.approve(first.ticket_id, by="bob")
-    await hall.one.turn()
-    await hall.finish(first.ticket_id)
-    await hall.one.turn()
-    await hall.one.turn()
+async def test_a_ticket_waits_for_others_and_goes_on_by_itself(pollers: TicketPollers) -> None:
+    first = await new_ticket(pollers.db)
+    second = await todo_ticket(pollers.db, blocked_on=[str(first.ticket_id)])
+    await pollers.first.turn()
+    blocked = await pollers.trail(second.ticket_id)
+    await pollers.first.desk.approve(first.ticket_id, by="bob")
+    await pollers.first.turn()
+    await pollers.finish(first.ticket_id)
+    await pollers.first.turn()
+    await pollers.first.turn()
 
-    trail = await hall.trail(second.ticket_id)
+    trail = await pollers.trail(second.ticket_id)
     assert (blocked.ticket.status, blocked.events[0].reason) == ("BLOCKED", "BLOCKED")
     assert blocked.ticket.blocked_reason == f"waits for {first.ticket_id}"
     assert (blocked.pause_states[0].reason, blocked.pause_states[0].event_id) == ("BLOCKED", blocked.events[0].event_id)
     assert blocked.workorders == []
-    assert await hall.status(first.ticket_id) == "DONE"
+    assert await pollers.status(first.ticket_id) == "DONE"
     assert trail.ticket.status in ("TODO", "IN_PROGRESS")
-    await hall.one.turn()
-    assert (await hall.trail(second.ticket_id)).ticket.status == "IN_PROGRESS"
+    await pollers.first.turn()
+    assert (await pollers.trail(second.ticket_id)).ticket.status == "IN_PROGRESS"
 
 
-async def test_a_rejected_ticket_waits_for_no_other_any_more(hall: Hall) -> None:
-    first = await new_ticket(hall.db)
-    second = await todo_ticket(hall.db, blocked_on=[str(first.ticket_id)])
-    await hall.one.turn()
-    await hall.one.desk.reject(second.ticket_id, by="bob", why="not needed")
-    await hall.db.pool.execute("UPDATE tickets SET blocked_on = '{}', version = version + 1 WHERE status = 'BLOCKED'")
+async def test_a_rejected_ticket_waits_for_no_other_any_more(pollers: TicketPollers) -> None:
+    first = await new_ticket(pollers.db)
+    second = await todo_ticket(pollers.db, blocked_on=[str(first.ticket_id)])
+    await pollers.first.turn()
+    await pollers.first.desk.reject(second.ticket_id, by="bob", why="not needed")
+    await pollers.db.pool.execute(
+        "UPDATE tickets SET blocked_on = '{}', version = version + 1 WHERE status = 'BLOCKED'"
+    )
 
-    await hall.one.turn()
+    await pollers.first.turn()
 
-    rejected = (await hall.trail(second.ticket_id)).ticket
+    rejected = (await pollers.trail(second.ticket_id)).ticket
     assert (rejected.status, rejected.blocked_reason) == ("BLOCKED", "rejected by bob: not needed")
 
 
-async def test_an_event_for_a_rejected_ticket_ends_without_a_work_order(hall: Hall) -> None:
-    ticket = await hall.ready()
-    await hall.one.desk.reject(ticket.ticket_id, by="bob")
+async def test_an_event_for_a_rejected_ticket_ends_without_a_work_order(pollers: TicketPollers) -> None:
+    ticket = await pollers.ready()
+    await pollers.first.desk.reject(ticket.ticket_id, by="bob")
 
-    await hall.one.scheduler.run_once()
+    await pollers.first.scheduler.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert (trail.events[0].reason, trail.workorders) == ("NON_EXECUTABLE_STATUS", [])
     assert trail.ticket.status == "BLOCKED"
 
 
-async def test_an_event_of_an_earlier_time_starts_nothing(hall: Hall) -> None:
-    ticket = await hall.ready()
-    await hall.one.desk.reject(ticket.ticket_id, by="bob")
-    await hall.one.desk.unblock(ticket.ticket_id, by="bob")
-    await hall.one.desk.approve(ticket.ticket_id, by="bob")
-    await hall.one.readiness.run_once()
+async def test_an_event_of_an_earlier_time_starts_nothing(pollers: TicketPollers) -> None:
+    ticket = await pollers.ready()
+    await pollers.first.desk.reject(ticket.ticket_id, by="bob")
+    await pollers.first.desk.unblock(ticket.ticket_id, by="bob")
+    await pollers.first.desk.approve(ticket.ticket_id, by="bob")
+    await pollers.first.readiness.run_once()
 
-    await hall.one.scheduler.run_once()
+    await pollers.first.scheduler.run_once()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert [event.reason for event in trail.events] == ["NON_EXECUTABLE_STATUS", "SCHEDULED"]
     assert [order.event_id for order in trail.workorders] == [trail.events[1].event_id]
 
 
-async def test_an_event_without_a_ticket_is_ended_as_that(hall: Hall) -> None:
-    ticket = await hall.ready()
-    await hall.db.pool.execute("DELETE FROM tickets WHERE ticket_id = $1", ticket.ticket_id)
+async def test_an_event_without_a_ticket_is_ended_as_that(pollers: TicketPollers) -> None:
+    ticket = await pollers.ready()
+    await pollers.db.pool.execute("DELETE FROM tickets WHERE ticket_id = $1", ticket.ticket_id)
 
-    await hall.one.scheduler.run_once()
+    await pollers.first.scheduler.run_once()
 
-    row = await hall.db.pool.fetchrow("SELECT processed, reason FROM ticket_events")
+    row = await pollers.db.pool.fetchrow("SELECT processed, reason FROM ticket_events")
     assert row is not None and tuple(row) == (True, "MISSING_TICKET")
 
 
-async def test_a_task_that_is_no_longer_configured_ends_the_run_in_error(hall: Hall) -> None:
-    ticket = await hall.scheduled()
-    await hall.db.pool.execute("UPDATE workorders SET diazotroph_type = 'gone'")
+async def test_a_task_that_is_no_longer_configured_ends_the_run_in_error(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled()
+    await pollers.db.pool.execute("UPDATE workorders SET diazotroph_type = 'gone'")
 
-    await hall.one.turn()
-    await hall.one.turn()
+    await pollers.first.turn()
+    await pollers.first.turn()
 
-    bundle = (await hall.trail(ticket.ticket_id)).output_bundles[0]
+    bundle = (await pollers.trail(ticket.ticket_id)).output_bundles[0]
     assert bundle.error == {"code": "unknown_task", "message": "there is no task gone any more"}
-    assert await hall.status(ticket.ticket_id) == "BLOCKED"
+    assert await pollers.status(ticket.ticket_id) == "BLOCKED"
 
 
-async def test_every_artifact_is_valid_against_its_published_schema(hall: Hall) -> None:
+async def test_every_artifact_is_valid_against_its_published_schema(pollers: TicketPollers) -> None:
     gates = [{"type": "schema", "schema": {}}, {"type": "sign_off"}, {"type": "command", "name": "agree"}]
-    ticket = await hall.executed(gates=gates, acceptance_criteria=["a"])
-    await hall.one.gate.run_once()
-    await hall.one.desk.sign_off(ticket.ticket_id, by="eve")
-    await hall.one.gate.run_once()
-    trail: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await hall.trail(ticket.ticket_id)))
+    ticket = await pollers.executed(gates=gates, acceptance_criteria=["a"])
+    await pollers.first.gate.run_once()
+    await pollers.first.desk.sign_off(ticket.ticket_id, by="eve")
+    await pollers.first.gate.run_once()
+    trail: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await pollers.trail(ticket.ticket_id)))
 
     found = {name: trail[f"{name}s"] for name in SCHEMA_NAMES if f"{name}s" in trail} | {"ticket": [trail["ticket"]]}
 
@@ -313,29 +315,29 @@ async def test_every_artifact_is_valid_against_its_published_schema(hall: Hall) 
             jsonschema_rs.validate(schema_of(name), artifact)
 
 
-async def test_a_payload_without_places_reaches_the_job_as_it_was_written(hall: Hall) -> None:
-    ticket = await new_ticket(hall.db)
+async def test_a_payload_without_places_reaches_the_job_as_it_was_written(pollers: TicketPollers) -> None:
+    ticket = await new_ticket(pollers.db)
     long = '{"n": 123456789012345678901234567890.5}'
-    await hall.db.pool.execute(
+    await pollers.db.pool.execute(
         "UPDATE tickets SET payload = $2::text::jsonb, version = 2 WHERE ticket_id = $1", ticket.ticket_id, long
     )
-    await hall.one.desk.approve(ticket.ticket_id, by="bob")
-    await hall.one.turn()
+    await pollers.first.desk.approve(ticket.ticket_id, by="bob")
+    await pollers.first.turn()
 
-    payload = await hall.db.pool.fetchval("SELECT payload::text FROM jobs")
+    payload = await pollers.db.pool.fetchval("SELECT payload::text FROM jobs")
 
     assert payload == long
 
 
-async def test_reopened_a_ticket_runs_again_from_the_beginning(hall: Hall) -> None:
-    ticket = await hall.executed()
-    await hall.one.gate.run_once()
-    await hall.one.desk.reopen(ticket.ticket_id, by="bob", why="more cats")
-    await hall.one.turn()
-    await hall.finish(ticket.ticket_id, "2")
-    await hall.one.turn()
+async def test_reopened_a_ticket_runs_again_from_the_beginning(pollers: TicketPollers) -> None:
+    ticket = await pollers.executed()
+    await pollers.first.gate.run_once()
+    await pollers.first.desk.reopen(ticket.ticket_id, by="bob", why="more cats")
+    await pollers.first.turn()
+    await pollers.finish(ticket.ticket_id, "2")
+    await pollers.first.turn()
 
-    trail = await hall.trail(ticket.ticket_id)
+    trail = await pollers.trail(ticket.ticket_id)
     assert [bundle.output for bundle in trail.output_bundles] == [{"score": 0.9}, 2]
     assert (trail.ticket.status, len(trail.workorders), len(trail.run_records)) == ("DONE", 2, 2)
 
@@ -353,32 +355,32 @@ def told_by_artifacts(trail: Trail) -> list[str]:
     return [status for n, status in enumerate(statuses) if n == 0 or status != statuses[n - 1]]
 
 
-async def test_the_whole_history_can_be_told_from_the_artifacts_alone(hall: Hall) -> None:
-    blocker = await new_ticket(hall.db)
+async def test_the_whole_history_can_be_told_from_the_artifacts_alone(pollers: TicketPollers) -> None:
+    blocker = await new_ticket(pollers.db)
     ticket = await todo_ticket(
-        hall.db,
+        pollers.db,
         blocked_on=[str(blocker.ticket_id)],
         gates=[{"type": "minimum", "pointer": "/n", "value": 2}],
         max_runs=2,
     )
-    await hall.one.turn()
-    await hall.one.desk.approve(blocker.ticket_id, by="bob")
-    await hall.one.turn()
-    await hall.finish(blocker.ticket_id)
+    await pollers.first.turn()
+    await pollers.first.desk.approve(blocker.ticket_id, by="bob")
+    await pollers.first.turn()
+    await pollers.finish(blocker.ticket_id)
     for _ in range(3):
-        await hall.one.turn()
+        await pollers.first.turn()
     for n in (1, 1, 2):
         if n == 2:
-            await hall.one.desk.unblock(ticket.ticket_id, by="bob")
-            await hall.one.turn()
-        await hall.finish(ticket.ticket_id, f'{{"n": {n}}}')
-        await hall.one.turn()
-        await hall.one.turn()
-    await hall.one.desk.reopen(ticket.ticket_id, by="bob")
-    await hall.one.desk.reject(ticket.ticket_id, by="bob")
+            await pollers.first.desk.unblock(ticket.ticket_id, by="bob")
+            await pollers.first.turn()
+        await pollers.finish(ticket.ticket_id, f'{{"n": {n}}}')
+        await pollers.first.turn()
+        await pollers.first.turn()
+    await pollers.first.desk.reopen(ticket.ticket_id, by="bob")
+    await pollers.first.desk.reject(ticket.ticket_id, by="bob")
 
-    trail = await hall.trail(ticket.ticket_id)
-    lines = (await hall.one.desk.log({ticket.ticket_id: 0}))[ticket.ticket_id]
+    trail = await pollers.trail(ticket.ticket_id)
+    lines = (await pollers.first.desk.log({ticket.ticket_id: 0}))[ticket.ticket_id]
 
     by_log = [msgspec.json.decode(line.data)["status"] for line in lines if line.type in ("created", "status")]
     assert told_by_artifacts(trail) == by_log

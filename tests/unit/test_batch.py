@@ -34,7 +34,7 @@ class ServerGone(Exception):
     pass
 
 
-class Server:
+class FaultyServer:
     """What a flush talks to: it doubles numbers, refuses BAD with all that came along, and fails as it is told."""
 
     def __init__(self) -> None:
@@ -71,7 +71,9 @@ class Server:
         return [2 * item if item in self.applied else NotApplied() for item in items]
 
 
-def make_batcher(server: Server, *, max_batch: int = 100, max_queue: int = 1000, **changes: Any) -> Batcher[int, int]:
+def make_batcher(
+    server: FaultyServer, *, max_batch: int = 100, max_queue: int = 1000, **changes: Any
+) -> Batcher[int, int]:
     callbacks: dict[str, Any] = {
         "flush": server.flush,
         "is_item_error": lambda error: isinstance(error, BadItem),
@@ -120,7 +122,7 @@ async def settle() -> None:
 
 
 async def test_item_handed_to_an_idle_batcher_is_flushed_alone_and_at_once() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
 
     async with running(batcher):
@@ -131,7 +133,7 @@ async def test_item_handed_to_an_idle_batcher_is_flushed_alone_and_at_once() -> 
 
 
 async def test_items_that_gather_during_a_flush_go_together_in_the_next() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -148,7 +150,7 @@ async def test_items_that_gather_during_a_flush_go_together_in_the_next() -> Non
 
 
 async def test_flush_takes_no_more_than_the_limit_and_keeps_the_order() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=3)
     callers = Callers(batcher)
 
@@ -159,7 +161,7 @@ async def test_flush_takes_no_more_than_the_limit_and_keeps_the_order() -> None:
 
 
 async def test_items_handed_in_before_the_start_wait_for_it() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
 
@@ -191,7 +193,7 @@ async def test_item_refused_alone_by_the_flush_fails_alone() -> None:
 
 @pytest.mark.parametrize("place", range(7))
 async def test_poison_item_is_found_by_halving_and_fails_alone(place: int) -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     items = [1, 2, 3, 4, 5, 6]
     items.insert(place, BAD)
@@ -205,7 +207,7 @@ async def test_poison_item_is_found_by_halving_and_fails_alone(place: int) -> No
 
 
 async def test_halving_takes_few_flushes() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=500)
 
     async with running(batcher):
@@ -218,7 +220,7 @@ async def test_halving_takes_few_flushes() -> None:
 
 
 async def test_any_other_error_goes_to_every_caller_and_the_batcher_goes_on() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.faults = ["gone"]
@@ -232,7 +234,7 @@ async def test_any_other_error_goes_to_every_caller_and_the_batcher_goes_on() ->
 
 
 async def test_error_shared_by_many_callers_keeps_a_short_traceback() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.faults = ["gone"]
@@ -263,7 +265,7 @@ async def test_flush_that_answers_too_few_leaves_the_outcome_unknown() -> None:
 
 
 async def test_commit_whose_answer_was_lost_is_read_back_and_not_sent_again() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.faults = ["lost after commit"]
 
@@ -275,7 +277,7 @@ async def test_commit_whose_answer_was_lost_is_read_back_and_not_sent_again() ->
 
 
 async def test_commit_that_never_happened_is_sent_again() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.faults = ["lost before commit"]
 
@@ -287,7 +289,7 @@ async def test_commit_that_never_happened_is_sent_again() -> None:
 
 
 async def test_only_what_was_not_applied_is_sent_again() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.applied = [2]
     server.faults = ["lost before commit"]
@@ -300,7 +302,7 @@ async def test_only_what_was_not_applied_is_sent_again() -> None:
 
 
 async def test_batch_that_always_breaks_the_connection_is_given_up() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.faults = ["lost before commit"] * (MAX_RESENDS + 1)
 
@@ -313,7 +315,7 @@ async def test_batch_that_always_breaks_the_connection_is_given_up() -> None:
 
 
 async def test_outcome_stays_unknown_when_it_cannot_be_read_back() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.faults = ["lost after commit", "unreadable"]
 
@@ -325,7 +327,7 @@ async def test_outcome_stays_unknown_when_it_cannot_be_read_back() -> None:
 
 
 async def test_outcome_stays_unknown_without_a_way_to_read_back() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, read_back=None)
     server.faults = ["lost after commit"]
 
@@ -335,7 +337,7 @@ async def test_outcome_stays_unknown_without_a_way_to_read_back() -> None:
 
 
 async def test_poison_item_and_a_lost_connection_in_one_batch_are_both_resolved() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     server.faults = ["", "lost after commit", "lost before commit"]
 
@@ -351,7 +353,7 @@ async def test_poison_item_and_a_lost_connection_in_one_batch_are_both_resolved(
 
 
 async def test_caller_cancelled_before_the_flush_withdraws_its_item() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -370,7 +372,7 @@ async def test_caller_cancelled_before_the_flush_withdraws_its_item() -> None:
 
 
 async def test_caller_cancelled_during_the_flush_changes_nothing_for_the_rest() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -387,7 +389,7 @@ async def test_caller_cancelled_during_the_flush_changes_nothing_for_the_rest() 
 
 
 async def test_batch_of_which_every_caller_left_is_not_sent() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -408,7 +410,7 @@ async def test_batch_of_which_every_caller_left_is_not_sent() -> None:
 
 
 async def test_caller_already_cancelled_when_it_hands_in_withdraws_too() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -428,7 +430,7 @@ async def test_caller_already_cancelled_when_it_hands_in_withdraws_too() -> None
 
 
 async def test_full_queue_refuses_who_will_not_wait() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_queue=2)
     callers = Callers(batcher)
     server.hold()
@@ -448,7 +450,7 @@ async def test_full_queue_refuses_who_will_not_wait() -> None:
 
 
 async def test_full_queue_lets_callers_wait_first_come_first_served() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=2, max_queue=2)
     callers = Callers(batcher)
 
@@ -460,7 +462,7 @@ async def test_full_queue_lets_callers_wait_first_come_first_served() -> None:
 
 
 async def test_newcomer_does_not_overtake_those_who_wait_for_room() -> None:
-    server = Server()
+    server = FaultyServer()
     refused: list[int] = []
 
     async def flush(items: Sequence[int]) -> list[int | Exception]:
@@ -486,7 +488,7 @@ async def test_newcomer_does_not_overtake_those_who_wait_for_room() -> None:
 
 
 async def test_caller_cancelled_while_it_waits_for_room_lets_the_next_one_in() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_queue=1)
     callers = Callers(batcher)
     server.hold()
@@ -504,7 +506,7 @@ async def test_caller_cancelled_while_it_waits_for_room_lets_the_next_one_in() -
 
 
 async def test_withdrawn_item_makes_room() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_queue=1)
     callers = Callers(batcher)
     server.hold()
@@ -527,7 +529,7 @@ async def test_withdrawn_item_makes_room() -> None:
 
 
 async def test_many_items_are_answered_in_their_order() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=3, max_queue=4)
 
     async with running(batcher):
@@ -538,7 +540,7 @@ async def test_many_items_are_answered_in_their_order() -> None:
 
 
 async def test_no_items_need_no_flush() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
 
     async with running(batcher):
@@ -548,7 +550,7 @@ async def test_no_items_need_no_flush() -> None:
 
 
 async def test_cancelled_caller_of_many_withdraws_those_not_yet_taken() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=2, max_queue=4)
     server.hold()
 
@@ -568,7 +570,7 @@ async def test_cancelled_caller_of_many_withdraws_those_not_yet_taken() -> None:
 
 
 async def test_close_drains_the_queue_and_refuses_newcomers() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=2, max_queue=4)
     callers = Callers(batcher)
     server.hold()
@@ -589,7 +591,7 @@ async def test_close_drains_the_queue_and_refuses_newcomers() -> None:
 
 
 async def test_close_of_many_answers_closed_for_those_that_were_not_sent() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_batch=2, max_queue=2)
     answers: list[int | Exception] = []
     server.hold()
@@ -609,7 +611,7 @@ async def test_close_of_many_answers_closed_for_those_that_were_not_sent() -> No
 
 
 async def test_cancelled_run_finishes_the_flush_in_flight_and_closes_on_the_rest() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server)
     callers = Callers(batcher)
     server.hold()
@@ -630,7 +632,7 @@ async def test_cancelled_run_finishes_the_flush_in_flight_and_closes_on_the_rest
 
 
 async def test_run_and_callers_may_be_cancelled_together() -> None:
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, max_queue=2)
     callers = Callers(batcher)
     server.hold()
@@ -653,7 +655,7 @@ async def test_broken_callback_leaves_nobody_waiting() -> None:
     def broken(error: Exception) -> bool:
         raise ValueError
 
-    server = Server()
+    server = FaultyServer()
     batcher = make_batcher(server, is_unknown_outcome=broken)
     callers = Callers(batcher)
     server.faults = ["gone"]
@@ -672,7 +674,7 @@ async def test_broken_callback_leaves_nobody_waiting() -> None:
 @pytest.mark.parametrize("seed", range(20))
 async def test_under_faults_and_cancellation_every_answer_is_true(seed: int) -> None:
     random = Random(seed)
-    server = Server()
+    server = FaultyServer()
     faults = ["", "", "", "", "gone", "lost before commit", "lost after commit"]
 
     async def flush_slowly(items: Sequence[int]) -> list[int | Exception]:

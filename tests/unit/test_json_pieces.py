@@ -16,7 +16,7 @@ MANY = PIECE_BYTES // 2
 LIMIT = 100_000_000
 
 
-class Point(msgspec.Struct):
+class Piece(msgspec.Struct):
     x: int
     text: str
 
@@ -44,8 +44,8 @@ VALUES: dict[str, Any] = {
     "containers in containers": [{"a": ["x" * 1000] * 300, "b": {"c": list(range(MANY))}}] * 2,
     "empty containers among large ones": [[], {}, "x" * LONG, [], [[]]],
     "as deep as may be": nested(MAX_DEPTH - 1, ["x" * LONG]),
-    "a struct": Point(1, "x" * LONG),
-    "structs": [Point(n, "x" * 100) for n in range(4000)],
+    "a struct": Piece(1, "x" * LONG),
+    "structs": [Piece(n, "x" * 100) for n in range(4000)],
     "keys that are numbers": dict.fromkeys(range(4000), "x" * 100),
     "JSON text": msgspec.Raw(b'{"text": "' + b"x" * LONG + b'"}'),
     "JSON text in a list": ["x" * LONG, msgspec.Raw(b'{"a": [1, 2]}')],
@@ -128,7 +128,7 @@ def test_beside_the_value_little_memory_is_needed(value: object) -> None:
         ([1] * 1001, True),
         ({str(n): n for n in range(100)}, False),
         ({"a": {"b": ["x" * 600, "y" * 600]}}, True),
-        (Point(1, "x" * 1001), True),
+        (Piece(1, "x" * 1001), True),
         (msgspec.Raw(b"1" * 1001), True),
     ],
 )

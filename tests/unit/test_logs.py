@@ -33,7 +33,7 @@ def logging_as_it_was() -> Iterator[None]:
     ours.setLevel(before[2])
 
 
-class Terminal(io.StringIO):
+class TerminalStream(io.StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -142,9 +142,9 @@ def test_bytes_that_were_no_text_do_not_break_the_stream() -> None:
     ("form", "stream", "is_json"),
     [
         ("auto", io.StringIO(), True),
-        ("auto", Terminal(), False),
+        ("auto", TerminalStream(), False),
         ("text", io.StringIO(), False),
-        ("json", Terminal(), True),
+        ("json", TerminalStream(), True),
     ],
 )
 def test_auto_means_text_on_a_terminal_and_json_elsewhere(form: str, stream: io.StringIO, is_json: bool) -> None:
@@ -158,9 +158,9 @@ def test_auto_means_text_on_a_terminal_and_json_elsewhere(form: str, stream: io.
 @pytest.mark.parametrize(
     ("stream", "environ", "coloured"),
     [
-        (Terminal(), {}, True),
-        (Terminal(), {"NO_COLOR": ""}, True),
-        (Terminal(), {"NO_COLOR": "1"}, False),
+        (TerminalStream(), {}, True),
+        (TerminalStream(), {"NO_COLOR": ""}, True),
+        (TerminalStream(), {"NO_COLOR": "1"}, False),
         (io.StringIO(), {}, False),
     ],
 )
@@ -173,7 +173,7 @@ def test_colour_is_for_terminals_without_no_color(stream: io.StringIO, environ: 
 
 
 def test_level_of_someone_elses_making_has_a_line_too() -> None:
-    stream = Terminal()
+    stream = TerminalStream()
     logs.set_up("info", "text", stream=stream, environ={})
 
     log.log(25, "in between")

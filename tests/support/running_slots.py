@@ -36,13 +36,13 @@ CONFIG = Config(
 )
 
 
-class Workshop:
+class RunningSlots:
     def __init__(self, node: Node, runners: Mapping[str, Runner], folder: Path) -> None:
         self.node = node
         self.handle = Handle(lambda: self.is_ready.set())
         self.is_ready = anyio.Event()
         node.engine.on_cancel_requested = node.leases.cancel
-        self.slots = Slots(
+        self.service = Slots(
             engine=node.engine,
             dispatcher=node.dispatcher,
             leases=node.leases,
@@ -57,7 +57,7 @@ class Workshop:
 
     async def run(self) -> None:
         with self.scope:
-            await self.slots.run(self.handle)
+            await self.service.run(self.handle)
         self.has_ended.set()
 
     async def stop(self) -> None:
@@ -115,17 +115,17 @@ class Workshop:
 
 
 @contextlib.asynccontextmanager
-async def open_workshop(
+async def running_slots(
     shared_postgres: str, folder: Path, runners: Mapping[str, Runner], config: Config = CONFIG
-) -> AsyncIterator[Workshop]:
+) -> AsyncIterator[RunningSlots]:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
         async with Node(url, redis_url, config).running() as node:
-            shop = Workshop(node, runners, folder)
+            slots = RunningSlots(node, runners, folder)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(shop.run)
-                await shop.is_ready.wait()
-                yield shop
+                tasks.start_soon(slots.run)
+                await slots.is_ready.wait()
+                yield slots
                 tasks.cancel_scope.cancel()
             for runner in runners.values():
                 await runner.close()

@@ -33,7 +33,7 @@ SELECT
 """
 
 
-class Stage:
+class DatabaseWorkers:
     """For tests that are not asynchronous themselves."""
 
     def __init__(self, portal: BlockingPortal, database: Database) -> None:
@@ -101,8 +101,8 @@ class Stage:
 
 
 @contextmanager
-def stage(postgres_url: str) -> Iterator[Stage]:
+def database_workers(postgres_url: str) -> Iterator[DatabaseWorkers]:
     with start_blocking_portal() as portal:
         database = Database(postgres_url, 2)
         with portal.wrap_async_context_manager(database.opened()):
-            yield Stage(portal, database)
+            yield DatabaseWorkers(portal, database)

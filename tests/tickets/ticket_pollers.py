@@ -22,7 +22,7 @@ from jobd.tickets.service import Desk, Wakeups
 from jobd.tickets.trail import read_trail
 from tests.support.factories import POLICY, claim_one, completion, failure
 from tests.support.node import new_database
-from tests.tickets.desk import CONFIG, todo_ticket
+from tests.tickets.factories import CONFIG, todo_ticket
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from jobd.wire.tickets import Ticket, Trail
 
 
-class Node:
+class PollerNode:
     """All four of them, as one process would have them."""
 
     def __init__(self, db: Database, engine: Engine, folder: Path, config: Config, name: str) -> None:
@@ -55,35 +55,35 @@ class Node:
             await poller.run_once()
 
 
-class Hall:
+class TicketPollers:
     def __init__(self, db: Database, engine: Engine, folder: Path, config: Config) -> None:
         self.db = db
         self.engine = engine
         self._folder = folder
         self.config = config
-        self.one = self.node("one")
+        self.first = self.node("one")
 
-    def node(self, name: str) -> Node:
-        return Node(self.db, self.engine, self._folder, self.config, name)
+    def node(self, name: str) -> PollerNode:
+        return PollerNode(self.db, self.engine, self._folder, self.config, name)
 
     # -- tickets on their way ------------------------------------------------------------------------------------
 
     async def ready(self, **fields: Any) -> Ticket:
         """A ticket for which TICKET_READY was told."""
         ticket = await todo_ticket(self.db, config=self.config, **fields)
-        await self.one.readiness.run_once()
+        await self.first.readiness.run_once()
         return ticket
 
     async def scheduled(self, **fields: Any) -> Ticket:
         ticket = await self.ready(**fields)
-        await self.one.scheduler.run_once()
+        await self.first.scheduler.run_once()
         return ticket
 
     async def executed(self, result: str = '{"score": 0.9}', **fields: Any) -> Ticket:
         ticket = await self.scheduled(**fields)
-        await self.one.runner.run_once()
+        await self.first.runner.run_once()
         await self.finish(ticket.ticket_id, result)
-        await self.one.runner.run_once()
+        await self.first.runner.run_once()
         return ticket
 
     # -- jobs ----------------------------------------------------------------------------------------------------
@@ -123,12 +123,12 @@ class Hall:
 
 
 @contextlib.asynccontextmanager
-async def open_hall(db: Database, folder: Path, config: Config = CONFIG) -> AsyncIterator[Hall]:
+async def ticket_pollers(db: Database, folder: Path, config: Config = CONFIG) -> AsyncIterator[TicketPollers]:
     engine = Engine(db, lambda: config)
     handle = Handle(lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run, handle)
-        yield Hall(db, engine, folder, config)
+        yield TicketPollers(db, engine, folder, config)
         handle.stop.set()
 
 

@@ -53,7 +53,7 @@ def variables(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{TOP}:{folder}"}
 
 
-class Load:
+class SubmitLoad:
     """Submits one job after the other in a thread of its own; a submit without an answer is not repeated."""
 
     def __init__(self, daemon: Jobd) -> None:
@@ -66,7 +66,7 @@ class Load:
         #: Statuses of answers that refused.
         self.refused: list[int] = []
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> SubmitLoad:
         self._thread.start()
         return self
 

@@ -47,7 +47,7 @@ SELECT
 KEPT = ("job_id", "attempt_id", "lease_token", "stream", "message_id")
 
 
-class Depot:
+class WorkerlessDaemon:
     def __init__(self, daemon: Jobd, portal: BlockingPortal, database: Database) -> None:
         self.daemon = daemon
         self.api = Api(daemon.address)
@@ -136,7 +136,7 @@ class Depot:
 
 
 @contextlib.contextmanager
-def depot(config: str = CONFIG, **variables: str) -> Iterator[Depot]:
+def workerless_daemon(config: str = CONFIG, **variables: str) -> Iterator[WorkerlessDaemon]:
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
     (folder / "jobd.toml").write_text(config)
@@ -146,7 +146,7 @@ def depot(config: str = CONFIG, **variables: str) -> Iterator[Depot]:
         with start_blocking_portal() as portal:
             database = Database(daemon.addresses["DATABASE_URL"], 3)
             with portal.wrap_async_context_manager(database.opened()):
-                yield Depot(daemon, portal, database)
+                yield WorkerlessDaemon(daemon, portal, database)
     finally:
         daemon.clean_up()
         shutil.rmtree(folder)

@@ -39,7 +39,7 @@ SCOPES = {"ann": "client", "bob": "client", "robot": "worker", "boss": "admin"}
 WAIT_S = 30.0
 
 
-class Office:
+class TicketDaemon:
     """Ann writes tickets, Bob decides about them; the robot's token is that of a worker, the boss's an admin's."""
 
     def __init__(self, daemon: Jobd) -> None:
@@ -89,14 +89,14 @@ class Office:
 
 
 @contextmanager
-def office() -> Iterator[Office]:
+def ticket_daemon() -> Iterator[TicketDaemon]:
     tokens = [{"name": name, "sha256": token.sha256.hex(), "scopes": [SCOPES[name]]} for name, token in TOKENS.items()]
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
     (folder / "jobd.toml").write_text(CONFIG)
     daemon = Jobd(folder / "data", "--config", str(folder / "jobd.toml"), JOBD_AUTH_TOKENS=json.dumps(tokens))
     try:
-        yield Office(daemon.start().until_ready())
+        yield TicketDaemon(daemon.start().until_ready())
     finally:
         daemon.clean_up()
         shutil.rmtree(folder)
