@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from jobd.http.answers import reading
 from jobd.http.body import read_json
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.jobs import queue_full
 from jobd.http.query import read_query
 from jobd.lifecycle.enqueue import QueueFull
@@ -79,15 +79,22 @@ async def _chosen(call: Call, asked: wire.Redrive) -> tuple[list[UUID], UUID | N
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/dlq", "client", get_dead_letters, "Dead letters, newest first", {200: wire.DeadLetters}),
+    get(
+        "/v1/dlq",
+        "client",
+        get_dead_letters,
+        "Dead letters, newest first",
+        answers={200: wire.DeadLetters},
         problems=("invalid",),
         parameters=FILTERS,
     ),
-    Endpoint(
-        *("POST", "/v1/dlq/retry", "admin", retry_dead_letters, "Run dead letters again, each as a new job"),
-        {200: wire.RedriveAnswer},
-        ("queue_full",),
+    post(
+        "/v1/dlq/retry",
+        "admin",
+        retry_dead_letters,
+        "Run dead letters again, each as a new job",
+        answers={200: wire.RedriveAnswer},
+        problems=("queue_full",),
         body=wire.Redrive,
     ),
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
-from jobd.http.endpoint import HEADERS, JSON, Endpoint
+from jobd.http.endpoint import HEADERS, JSON, Endpoint, get
 from jobd.http.openapi import document
 from jobd.wire.problems import CATALOGUE
 
@@ -45,7 +45,7 @@ def with_descriptions(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
 
     every = (
         *endpoints,
-        Endpoint("GET", "/openapi.json", "public", get_openapi, "This document", {200: dict[str, msgspec.Raw]}),
+        get("/openapi.json", "public", get_openapi, "This document", answers={200: dict[str, msgspec.Raw]}),
         _page("/docs", get_docs, "The API as a page", HTML),
         _page("/docs/viewer.css", get_viewer_css, "Its style", CSS),
         _page("/docs/viewer.js", get_viewer_js, "Its program", SCRIPT),
@@ -55,7 +55,7 @@ def with_descriptions(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
 
 
 def _page(path: str, handler: Any, summary: str, media_type: str) -> Endpoint:
-    return Endpoint("GET", path, "public", handler, summary, {200: None}, media_type=media_type)
+    return get(path, "public", handler, summary, answers={200: None}, media_type=media_type)
 
 
 async def get_docs(call: Call) -> Response:

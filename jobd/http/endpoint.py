@@ -5,6 +5,7 @@ Routing, access checks, body reading and the OpenAPI document are all made from 
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -66,6 +67,11 @@ class Endpoint(NamedTuple):
     body_types: Sequence[str] = (JSON,)
     #: Headers of the success answer, each with its meaning, beside those of any answer.
     headers: Mapping[str, str] = MappingProxyType({})
+
+
+#: `get(path, scope, handler, summary, answers=..., ...)`: an endpoint of that method.
+get = partial(Endpoint, "GET")
+post = partial(Endpoint, "POST")
 
 
 def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from jobd.http.answers import job_id_in, missing, reading
-from jobd.http.endpoint import Call, Endpoint, Parameter
+from jobd.http.endpoint import Call, Parameter, get
 from jobd.http.hang_up import while_wanted
 from jobd.http.jobs import JOB_ID
 from jobd.http.query import read_query
@@ -185,24 +185,22 @@ def event_part(kind: str, data: object, *, retry: bool = False) -> bytes:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "GET",
+    get(
         "/v1/jobs/{id}/events",
         "client",
         job_events,
         "Follow the events of a job, live or from any of them on",
-        {200: None},
+        answers={200: None},
         problems=("bad_cursor", "cursor_ahead", "gone_job", "unknown_job", "invalid"),
         parameters=JOB_PARAMETERS,
         media_type=MEDIA_TYPE,
     ),
-    Endpoint(
-        "GET",
+    get(
         "/v1/events",
         "client",
         all_events,
         "Follow what happens to all jobs, from now on",
-        {200: None},
+        answers={200: None},
         problems=("invalid",),
         parameters=ALL_PARAMETERS,
         media_type=MEDIA_TYPE,

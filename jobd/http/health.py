@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.endpoint import Call, get, json_answer
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -39,6 +39,6 @@ async def readyz(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/livez", "public", livez, "Whether the process turns", {200: Liveness}),
-    Endpoint("GET", "/readyz", "public", readyz, "Whether each service is up", {200: Readiness, 503: Readiness}),
+    get("/livez", "public", livez, "Whether the process turns", answers={200: Liveness}),
+    get("/readyz", "public", readyz, "Whether each service is up", answers={200: Readiness, 503: Readiness}),
 )

@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 
 from jobd.http.answers import missing, reading
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
-from jobd.http.endpoint import JSON, Call, Endpoint, json_answer
+from jobd.http.endpoint import JSON, Call, json_answer, post
 from jobd.http.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
 from jobd.http.submit import booked, key_in, new_job
 from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
@@ -127,8 +127,12 @@ async def _entries(call: Call, answers: Sequence[Enqueued]) -> list[wire.BatchEn
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("POST", "/v1/jobs/batch", "client", submit_batch, "Submit many jobs, all or none", {202: wire.BatchAnswer}),
+    post(
+        "/v1/jobs/batch",
+        "client",
+        submit_batch,
+        "Submit many jobs, all or none",
+        answers={202: wire.BatchAnswer},
         problems=(*SUBMIT_PROBLEMS, "too_many_items"),
         body=list[wire.Submit],
         parameters=(IDEMPOTENCY_KEY,),

@@ -14,7 +14,7 @@ from starlette.background import BackgroundTask
 
 from jobd.http.answers import job_id_in, job_object, job_summary, missing, read_job, reading, whole_object
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.query import read_query
 from jobd.http.submit import body_limit, booked, key_in, new_job
 from jobd.http.wait import wait_for_job
@@ -209,38 +209,52 @@ SUBMIT_PROBLEMS = (
 MISSING = ("unknown_job", "gone_job")
 LOCATION = {"Location": "Where the job can be read."}
 
-SUBMIT = Endpoint(
-    "POST",
+SUBMIT = post(
     "/v1/jobs",
     "client",
     submit_job,
     "Submit a job",
-    {202: wire.JobObject},
-    SUBMIT_PROBLEMS,
-    wire.Submit,
-    (IDEMPOTENCY_KEY,),
+    answers={202: wire.JobObject},
+    problems=SUBMIT_PROBLEMS,
+    body=wire.Submit,
+    parameters=(IDEMPOTENCY_KEY,),
     headers=LOCATION,
 )
 ENDPOINTS = (
     SUBMIT,
-    Endpoint(
-        *("GET", "/v1/jobs/{id}", "client", get_job, "Read a job, or wait for its end", {200: wire.JobObject}),
+    get(
+        "/v1/jobs/{id}",
+        "client",
+        get_job,
+        "Read a job, or wait for its end",
+        answers={200: wire.JobObject},
         problems=(*MISSING, "invalid"),
         parameters=(JOB_ID, WAIT_S),
     ),
-    Endpoint(
-        *("GET", "/v1/jobs", "client", get_jobs, "List jobs, newest first", {200: wire.JobPage}),
+    get(
+        "/v1/jobs",
+        "client",
+        get_jobs,
+        "List jobs, newest first",
+        answers={200: wire.JobPage},
         problems=("invalid",),
         parameters=FILTERS,
     ),
-    Endpoint(
-        *("POST", "/v1/jobs/{id}/cancel", "client", cancel_job, "Cancel a job", {200: wire.CancelAnswer}),
+    post(
+        "/v1/jobs/{id}/cancel",
+        "client",
+        cancel_job,
+        "Cancel a job",
+        answers={200: wire.CancelAnswer},
         problems=(*MISSING, "already_final"),
         parameters=(JOB_ID,),
     ),
-    Endpoint(
-        *("POST", "/v1/jobs/{id}/retry", "client", retry_job, "Run a dead letter again as a new job"),
-        {202: wire.JobObject},
+    post(
+        "/v1/jobs/{id}/retry",
+        "client",
+        retry_job,
+        "Run a dead letter again as a new job",
+        answers={202: wire.JobObject},
         problems=(*MISSING, "not_dead", "queue_full"),
         parameters=(JOB_ID,),
         headers=LOCATION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobd.http.answers import reading
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.query import read_query
 from jobd.lifecycle.read import QueueStats, queue_stats
 from jobd.lifecycle.waiting import outbox_depth, queue_heads
@@ -105,24 +105,38 @@ async def _set_paused(call: Call, *, paused: bool) -> Response:
 QUEUE = Parameter("queue", wire.Name, "The name of a queue in the configuration.", "path")
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/queues", "client", get_queues, "Every queue with its counters", {200: wire.Queues}),
+    get(
+        "/v1/queues",
+        "client",
+        get_queues,
+        "Every queue with its counters",
+        answers={200: wire.Queues},
         problems=("invalid",),
     ),
-    Endpoint(
-        *("POST", "/v1/queues/{queue}/pause", "admin", pause_queue, "Start no more jobs of a queue"),
-        {200: wire.PauseAnswer},
+    post(
+        "/v1/queues/{queue}/pause",
+        "admin",
+        pause_queue,
+        "Start no more jobs of a queue",
+        answers={200: wire.PauseAnswer},
         problems=("no_such_queue",),
         parameters=(QUEUE,),
     ),
-    Endpoint(
-        *("POST", "/v1/queues/{queue}/resume", "admin", resume_queue, "Start jobs of a queue again"),
-        {200: wire.PauseAnswer},
+    post(
+        "/v1/queues/{queue}/resume",
+        "admin",
+        resume_queue,
+        "Start jobs of a queue again",
+        answers={200: wire.PauseAnswer},
         problems=("no_such_queue",),
         parameters=(QUEUE,),
     ),
-    Endpoint(
-        *("GET", "/v1/stats", "client", get_stats, "Totals, queues and what is still to be told", {200: wire.Stats}),
+    get(
+        "/v1/stats",
+        "client",
+        get_stats,
+        "Totals, queues and what is still to be told",
+        answers={200: wire.Stats},
         problems=("invalid",),
     ),
 )

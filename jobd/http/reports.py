@@ -20,7 +20,7 @@ from jobd.engine.results import ResultNotKept
 from jobd.host.masking import masked_text
 from jobd.http.answers import reading
 from jobd.http.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
-from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.worker import check_worker_id, token_in
 from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
 from jobd.job.status import AttemptOutcome
@@ -219,23 +219,29 @@ async def _reason(call: Call, job_id: UUID, answer: Refusal) -> wire.ReportReaso
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("POST", "/internal/worker/complete", "worker", complete),
+    post(
+        "/internal/worker/complete",
+        "worker",
+        complete,
         "Report a job as done, with its result",
-        {200: wire.CompleteAnswer},
-        ("result_not_kept", "result_too_deep", "too_large"),
-        wire.CompleteRequest,
+        answers={200: wire.CompleteAnswer},
+        problems=("result_not_kept", "result_too_deep", "too_large"),
+        body=wire.CompleteRequest,
     ),
-    Endpoint(
-        *("POST", "/internal/worker/fail", "worker", fail),
+    post(
+        "/internal/worker/fail",
+        "worker",
+        fail,
         "Report that an attempt failed",
-        {200: wire.FailAnswer},
+        answers={200: wire.FailAnswer},
         body=wire.FailRequest,
     ),
-    Endpoint(
-        *("POST", "/internal/worker/release", "worker", release),
+    post(
+        "/internal/worker/release",
+        "worker",
+        release,
         "Hand a job back unfinished; the attempt is not charged",
-        {200: wire.ReleaseAnswer},
+        answers={200: wire.ReleaseAnswer},
         body=wire.ReleaseRequest,
     ),
 )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from jobd.engine.results import ResultLost
 from jobd.http.answers import job_id_in, read_job, reading
-from jobd.http.endpoint import HEADERS, JSON, Call, Endpoint
+from jobd.http.endpoint import HEADERS, JSON, Call, get
 from jobd.http.hang_up import hang_up
 from jobd.http.jobs import JOB_ID, MISSING
 from jobd.http.query import read_query
@@ -88,9 +88,12 @@ async def get_result(call: Call) -> Any:
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/jobs/{id}/result", "client", get_result, "Read the result of a job, however large"),
-        {200: Raw},
+    get(
+        "/v1/jobs/{id}/result",
+        "client",
+        get_result,
+        "Read the result of a job, however large",
+        answers={200: Raw},
         problems=(*MISSING, "invalid", "no_result", "result_elsewhere", "result_lost"),
         parameters=(JOB_ID,),
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
 from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
 from jobd.wire.problems import ApiError
@@ -38,12 +38,20 @@ async def get_schema(call: Call) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/schemas", "client", get_schemas, "Names of the published JSON schemas", {200: SchemaNames}),
+    get(
+        "/v1/schemas",
+        "client",
+        get_schemas,
+        "Names of the published JSON schemas",
+        answers={200: SchemaNames},
         problems=("invalid",),
     ),
-    Endpoint(
-        *("GET", "/v1/schemas/{name}", "client", get_schema, "A JSON schema", {200: dict[str, Any]}),
+    get(
+        "/v1/schemas/{name}",
+        "client",
+        get_schema,
+        "A JSON schema",
+        answers={200: dict[str, Any]},
         problems=("unknown_schema", "invalid"),
         parameters=(SCHEMA_NAME,),
     ),

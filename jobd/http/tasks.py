@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
 from jobd.wire.gateway import Name
 from jobd.wire.problems import ApiError
@@ -49,12 +49,20 @@ def _payload_schema(call: Call, name: str) -> dict[str, Any] | None:
 NAME = Parameter("name", Name, "The name of a task in the configuration.", "path")
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/tasks", "client", get_tasks, "Every task with the schema of its payload", {200: Tasks}),
+    get(
+        "/v1/tasks",
+        "client",
+        get_tasks,
+        "Every task with the schema of its payload",
+        answers={200: Tasks},
         problems=("invalid",),
     ),
-    Endpoint(
-        *("GET", "/v1/tasks/{name}", "client", get_task, "One task", {200: TaskObject}),
+    get(
+        "/v1/tasks/{name}",
+        "client",
+        get_task,
+        "One task",
+        answers={200: TaskObject},
         problems=("invalid", "no_such_task"),
         parameters=(NAME,),
     ),

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw
 
 from jobd.config.task_settings import heartbeat_s, lease_ttl_s
 from jobd.http.body import read_json
-from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.hang_up import hang_up
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
@@ -191,18 +191,22 @@ def _is_draining(call: Call) -> bool:
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("POST", "/internal/worker/heartbeat", "worker", heartbeat),
+    post(
+        "/internal/worker/heartbeat",
+        "worker",
+        heartbeat,
         "Keep the leases of running jobs, and hear whether to stop them",
-        {200: wire.HeartbeatAnswer},
-        ("too_many_heartbeats",),
-        wire.HeartbeatRequest,
+        answers={200: wire.HeartbeatAnswer},
+        problems=("too_many_heartbeats",),
+        body=wire.HeartbeatRequest,
     ),
-    Endpoint(
-        *("POST", "/internal/worker/claim", "worker", claim),
+    post(
+        "/internal/worker/claim",
+        "worker",
+        claim,
         "Wait for a job and hold it",
-        {200: wire.ClaimAnswer},
-        ("unknown_stream",),
-        wire.ClaimRequest,
+        answers={200: wire.ClaimAnswer},
+        problems=("unknown_stream",),
+        body=wire.ClaimRequest,
     ),
 )

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from jobd.http.body import read_json
-from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.endpoint import Call, json_answer, post
 from jobd.job.history import RESERVED, Told
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import Kept, OutOfStep, Telling
@@ -82,23 +82,21 @@ def _told(where: str, index: int, event: WorkerEvent, now_ms: int) -> Told:
 
 
 ENDPOINTS = (
-    Endpoint(
-        "POST",
+    post(
         "/internal/worker/events",
         "worker",
         tell,
         "Tell what happens in a job: progress, tokens, log lines",
-        {200: EventsAnswer},
+        answers={200: EventsAnswer},
         problems=("too_large",),
         body=EventsRequest,
     ),
-    Endpoint(
-        "POST",
+    post(
         "/internal/worker/events/batch",
         "worker",
         tell_batch,
         "Tell what happens in several jobs at once",
-        {200: EventsBatchAnswer},
+        answers={200: EventsBatchAnswer},
         problems=("too_large",),
         body=EventsBatchRequest,
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from jobd.http.answers import reading
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
 from jobd.http.worker import RAW_OWNER
 from jobd.lifecycle.workers import HeldJob as Held
@@ -71,8 +71,12 @@ def _held(job: Held) -> wire.HeldJob:
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/workers", "client", get_workers, "Who holds jobs, and which", {200: wire.Workers}),
+    get(
+        "/v1/workers",
+        "client",
+        get_workers,
+        "Who holds jobs, and which",
+        answers={200: wire.Workers},
         problems=("invalid",),
         parameters=PARAMETERS,
     ),
