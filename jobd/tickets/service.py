@@ -5,20 +5,16 @@ What it returns was committed; what it raises has changed nothing: TicketRefused
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobd.store.postgres import translated
 from jobd.supervise.wakeup import Wakeup
-from jobd.tickets.approve import approve
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once
+from jobd.tickets.decide import decide
 from jobd.tickets.edit import edit
 from jobd.tickets.read import list_tickets, read_ticket
-from jobd.tickets.reject import reject
-from jobd.tickets.reopen import reopen
-from jobd.tickets.sign_off import sign_off
 from jobd.tickets.trail import read_log, read_trail
-from jobd.tickets.unblock import unblock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,37 +72,19 @@ class Desk:
         self._wakeups.changed.set()
         return ticket
 
-    async def approve(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
-        return await self._decide(approve, ticket_id, by=by, why=why, version=version, four_eyes=self._four_eyes())
-
-    async def reject(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
-        return await self._decide(reject, ticket_id, by=by, why=why, version=version)
-
-    async def unblock(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
-        return await self._decide(unblock, ticket_id, by=by, why=why, version=version)
-
-    async def reopen(self, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None) -> wire.Ticket:
-        return await self._decide(reopen, ticket_id, by=by, why=why, version=version, four_eyes=self._four_eyes())
-
-    async def sign_off(
-        self, ticket_id: UUID, *, by: str, why: str = "", accept: bool = True, version: int | None = None
+    async def decide(
+        self, kind: wire.DecisionKind, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None
     ) -> wire.Ticket:
-        four_eyes = self._four_eyes()
-        ticket = await self._decide(
-            sign_off, ticket_id, by=by, why=why, accept=accept, version=version, four_eyes=four_eyes
-        )
-        self._wakeups.gate.set()
-        return ticket
-
-    async def _decide(self, verb: Callable[..., Any], ticket_id: UUID, **words: Any) -> wire.Ticket:
+        four_eyes = self._config().tickets.four_eyes
         with translated(self._database.url):
-            ticket: wire.Ticket = await verb(self._database.pool, ticket_id, **words)
+            ticket = await decide(
+                self._database.pool, kind, ticket_id, by=by, why=why, four_eyes=four_eyes, version=version
+            )
         self._wakeups.readiness.set()
+        if kind in ("SIGN_OFF", "REFUSE"):
+            self._wakeups.gate.set()
         self._wakeups.changed.set()
         return ticket
-
-    def _four_eyes(self) -> bool:
-        return self._config().tickets.four_eyes
 
     # -- reading -------------------------------------------------------------------------------------------------
 

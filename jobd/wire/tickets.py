@@ -248,10 +248,13 @@ class PauseState(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
 
 
+DecisionKind: TypeAlias = Literal["APPROVE", "REJECT", "UNBLOCK", "REOPEN", "SIGN_OFF", "REFUSE"]
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     decision_id: UUID
     ticket_id: UUID
-    kind: Literal["APPROVE", "REJECT", "UNBLOCK", "REOPEN", "SIGN_OFF", "REFUSE"]
+    kind: DecisionKind
     decided_by: str
     why: str
     from_status: TicketStatus

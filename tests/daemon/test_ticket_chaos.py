@@ -12,8 +12,8 @@ import pytest
 
 from jobd.config.model import Config, Task
 from jobd.store.postgres import Database
-from jobd.tickets.approve import approve
 from jobd.tickets.create import create
+from jobd.tickets.decide import decide
 from tests.support import servers
 from tests.support.daemon import Jobd, poll
 from tests.tickets.factories import asked
@@ -85,7 +85,7 @@ async def write_tickets(url: str, count: int) -> None:
         for n in range(count):
             request = asked(title=f"Number {n}", payload={"seconds": 1, "tokens": 1}, gates=GATES)
             ticket = await create(database.pool, request, created_by="ann", config=KNOWN)
-            await approve(database.pool, ticket.ticket_id, by="bob")
+            await decide(database.pool, "APPROVE", ticket.ticket_id, by="bob")
 
 
 def ask(url: str, query: str) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobd.config.model import Config, GateCommand, Queue, Task, Tickets
-from jobd.tickets.approve import approve
 from jobd.tickets.create import create
+from jobd.tickets.decide import decide
 from jobd.tickets.edit import edit
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.read import read_ticket
@@ -38,7 +38,7 @@ async def new_ticket(db: Database, *, created_by: str = "ann", config: Config = 
 
 async def todo_ticket(db: Database, **fields: Any) -> Ticket:
     ticket = await new_ticket(db, **fields)
-    return await approve(db.pool, ticket.ticket_id, by="bob", why="fine")
+    return await decide(db.pool, "APPROVE", ticket.ticket_id, by="bob", why="fine")
 
 
 #: The way to each status, and the columns that have to change with it.

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import anyio
 import pytest
 
 from jobd.store.ids import new_id
-from jobd.tickets.approve import approve
+from jobd.tickets.decide import decide
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.machine import TRANSITIONS
 from jobd.tickets.read import read_ticket
-from jobd.tickets.reject import reject
-from jobd.tickets.reopen import reopen
-from jobd.tickets.sign_off import sign_off
 from jobd.tickets.trail import read_log, read_trail
-from jobd.tickets.unblock import unblock
 from tests.tickets.factories import code_of, new_ticket, ticket_in, todo_ticket, traces
 
 if TYPE_CHECKING:
     from jobd.store.postgres import Database
+    from jobd.wire.tickets import DecisionKind
 
-VERBS: dict[str, Any] = {
-    "approve": approve,
-    "reject": reject,
-    "unblock": unblock,
-    "reopen": reopen,
-    "sign_off": sign_off,
+#: By the machine's word for it.
+VERBS: dict[str, DecisionKind] = {
+    "approve": "APPROVE",
+    "reject": "REJECT",
+    "unblock": "UNBLOCK",
+    "reopen": "REOPEN",
+    "sign_off": "SIGN_OFF",
 }
 STATUSES = ("NEW", "TODO", "IN_PROGRESS", "BLOCKED", "DONE")
 LEGAL = {(row.source.value, row.event): row.target.value for row in reversed(TRANSITIONS) if row.source is not None}
@@ -49,23 +47,23 @@ async def test_a_verb_does_what_the_machine_says_of_it(db: Database, verb: str, 
     before = await traces(db)
 
     if (status, verb) in LEGAL:
-        moved = await VERBS[verb](db.pool, ticket.ticket_id, by="bob", why="so")
+        moved = await decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob", why="so")
         assert moved.status == LEGAL[status, verb]
         assert moved.version == ticket.version + 1
     else:
-        assert await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob")) == "illegal_transition"
+        assert await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob")) == "illegal_transition"
         assert await traces(db) == before
 
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_nobody_decides_about_a_ticket_that_is_not_there(db: Database, verb: str) -> None:
-    assert await code_of(VERBS[verb](db.pool, new_id(), by="bob")) == "unknown_ticket"
+    assert await code_of(decide(db.pool, VERBS[verb], new_id(), by="bob")) == "unknown_ticket"
 
 
 async def test_a_decision_is_kept_with_name_and_reason(db: Database) -> None:
     ticket = await new_ticket(db)
 
-    await approve(db.pool, ticket.ticket_id, by="bob", why="clear enough")
+    await decide(db.pool, "APPROVE", ticket.ticket_id, by="bob", why="clear enough")
 
     (decision,) = (await read_trail(db, ticket.ticket_id)).decisions
     assert (decision.kind, decision.decided_by, decision.why) == ("APPROVE", "bob", "clear enough")
@@ -76,7 +74,7 @@ async def test_approving_twice_is_refused_and_names_where_the_ticket_stands(db: 
     ticket = await todo_ticket(db)
 
     with pytest.raises(TicketRefused, match=f"ticket {ticket.ticket_id} is TODO; only a NEW ticket can be approved"):
-        await approve(db.pool, ticket.ticket_id, by="bob")
+        await decide(db.pool, "APPROVE", ticket.ticket_id, by="bob")
 
 
 async def test_of_many_who_approve_at_once_one_does(db: Database) -> None:
@@ -84,7 +82,7 @@ async def test_of_many_who_approve_at_once_one_does(db: Database) -> None:
     codes: list[str | None] = []
 
     async def try_it(name: str) -> None:
-        codes.append(await code_of(approve(db.pool, ticket.ticket_id, by=name)))
+        codes.append(await code_of(decide(db.pool, "APPROVE", ticket.ticket_id, by=name)))
 
     async with anyio.create_task_group() as tasks:
         for n in range(8):
@@ -99,9 +97,9 @@ async def test_with_four_eyes_the_author_is_refused_and_another_is_not(db: Datab
     ticket = await ticket_in(db, status, created_by="ann")
     before = await traces(db)
 
-    refused = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="ann", four_eyes=True))
+    refused = await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="ann", four_eyes=True))
     unchanged = await traces(db) == before
-    moved = await VERBS[verb](db.pool, ticket.ticket_id, by="bob", four_eyes=True)
+    moved = await decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob", four_eyes=True)
 
     assert (refused, unchanged) == ("four_eyes", True)
     assert moved.status == "TODO"
@@ -112,10 +110,20 @@ async def test_with_four_eyes_whoever_edited_the_ticket_is_refused(db: Database,
     ticket = await ticket_in(db, status, created_by="ann", edited_by="bob")
     await await_sign_off(db, ticket.ticket_id)
 
-    refused = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", four_eyes=True))
-    allowed = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="dan", four_eyes=True))
+    refused = await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob", four_eyes=True))
+    allowed = await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="dan", four_eyes=True))
 
     assert (refused, allowed) == ("four_eyes", None)
+
+
+async def test_with_four_eyes_an_author_may_still_refuse_the_output(db: Database) -> None:
+    ticket = await ticket_in(db, "IN_PROGRESS", created_by="ann")
+    await await_sign_off(db, ticket.ticket_id)
+
+    signed_off = await code_of(decide(db.pool, "SIGN_OFF", ticket.ticket_id, by="ann", four_eyes=True))
+    refused = await decide(db.pool, "REFUSE", ticket.ticket_id, by="ann", four_eyes=True)
+
+    assert (signed_off, refused.status, refused.step) == ("four_eyes", "IN_PROGRESS", "GATE")
 
 
 @pytest.mark.parametrize(
@@ -131,9 +139,9 @@ async def test_decision_counts_only_for_the_version_that_it_names(db: Database, 
     version = (await read_ticket(db.pool, ticket.ticket_id)).version
     before = await traces(db)
 
-    late = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", version=version - 1))
+    late = await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob", version=version - 1))
     unchanged = await traces(db) == before
-    informed = await code_of(VERBS[verb](db.pool, ticket.ticket_id, by="bob", version=version))
+    informed = await code_of(decide(db.pool, VERBS[verb], ticket.ticket_id, by="bob", version=version))
 
     assert (late, unchanged, informed) == ("version_moved", True, None)
 
@@ -141,8 +149,8 @@ async def test_decision_counts_only_for_the_version_that_it_names(db: Database, 
 async def test_a_rejected_ticket_says_why_and_needs_approval_again(db: Database) -> None:
     ticket = await todo_ticket(db)
 
-    rejected = await reject(db.pool, ticket.ticket_id, by="cid", why="too vague")
-    back = await unblock(db.pool, ticket.ticket_id, by="dan")
+    rejected = await decide(db.pool, "REJECT", ticket.ticket_id, by="cid", why="too vague")
+    back = await decide(db.pool, "UNBLOCK", ticket.ticket_id, by="dan")
 
     assert (rejected.status, rejected.blocked_reason) == ("BLOCKED", "rejected by cid: too vague")
     assert rejected.approved_by is None
@@ -151,11 +159,11 @@ async def test_a_rejected_ticket_says_why_and_needs_approval_again(db: Database)
 
 async def test_a_rejected_ticket_is_not_rejected_again(db: Database) -> None:
     ticket = await new_ticket(db)
-    await reject(db.pool, ticket.ticket_id, by="cid")
+    await decide(db.pool, "REJECT", ticket.ticket_id, by="cid")
     before = await traces(db)
 
     with pytest.raises(TicketRefused, match="it was rejected before"):
-        await reject(db.pool, ticket.ticket_id, by="cid")
+        await decide(db.pool, "REJECT", ticket.ticket_id, by="cid")
 
     assert await traces(db) == before
 
@@ -165,7 +173,7 @@ async def test_a_sign_off_that_nobody_waits_for_is_refused(db: Database) -> None
     before = await traces(db)
 
     with pytest.raises(TicketRefused, match="IN_PROGRESS, step RUN and waits for no sign-off") as refused:
-        await sign_off(db.pool, ticket.ticket_id, by="bob")
+        await decide(db.pool, "SIGN_OFF", ticket.ticket_id, by="bob")
 
     assert refused.value.code == "no_sign_off"
     assert await traces(db) == before
@@ -173,8 +181,8 @@ async def test_a_sign_off_that_nobody_waits_for_is_refused(db: Database) -> None
 
 async def test_every_change_is_a_line_of_the_log_in_order(db: Database) -> None:
     ticket = await new_ticket(db)
-    await approve(db.pool, ticket.ticket_id, by="bob")
-    await reject(db.pool, ticket.ticket_id, by="bob")
+    await decide(db.pool, "APPROVE", ticket.ticket_id, by="bob")
+    await decide(db.pool, "REJECT", ticket.ticket_id, by="bob")
 
     lines = (await read_log(db.pool, {ticket.ticket_id: 0}))[ticket.ticket_id]
     later = (await read_log(db.pool, {ticket.ticket_id: 2, UUID(int=1): 0}))[ticket.ticket_id]

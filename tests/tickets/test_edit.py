@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jobd.tickets.approve import approve
+from jobd.tickets.decide import decide
 from jobd.tickets.edit import edit
 from jobd.wire.tickets import EditTicket
 from tests.tickets.factories import CONFIG, code_of, new_ticket, ticket_in, traces
@@ -77,6 +77,6 @@ async def test_tickets_cannot_be_made_to_wait_for_each_other(db: Database) -> No
 
 async def test_an_edit_that_comes_after_the_approval_is_refused(db: Database) -> None:
     ticket = await new_ticket(db)
-    await approve(db.pool, ticket.ticket_id, by="bob")
+    await decide(db.pool, "APPROVE", ticket.ticket_id, by="bob")
 
     assert await code_of(edit(db.pool, ticket.ticket_id, changes(title="x"), config=CONFIG)) == "not_new"

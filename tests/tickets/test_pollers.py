@@ -95,7 +95,7 @@ async def test_rings_alone_carry_a_ticket_to_its_end(empty_db: Database, folder:
     """Nobody polls for an hour unless a wakeup is set."""
     async with RunningPollers(empty_db, folder, polling(3600)).running() as running:
         ticket = await running.node.desk.create(asked(), created_by="ann")
-        await running.node.desk.approve(ticket.ticket_id, by="bob")
+        await running.node.desk.decide("APPROVE", ticket.ticket_id, by="bob")
 
         await running.finish(await running.until_submitted(ticket.ticket_id))
 

@@ -72,7 +72,7 @@ async def test_a_job_leaves_no_claims_in_the_history(pollers: TicketPollers) -> 
 
 async def test_all_runs_of_a_reopened_ticket_go(pollers: TicketPollers) -> None:
     ticket = await done(pollers)
-    await pollers.first.desk.reopen(ticket.ticket_id, by="bob")
+    await pollers.first.desk.decide("REOPEN", ticket.ticket_id, by="bob")
     assert (await prune(pollers.db.pool)).tickets == 0
     await pollers.first.turn()
     await pollers.finish(ticket.ticket_id)
@@ -173,7 +173,7 @@ async def test_a_ticket_whose_blocker_was_pruned_can_be_reopened_and_runs(poller
     second = await done(pollers, blocked_on=[str(first.ticket_id)])
     assert (await prune(pollers.db.pool, most=1)).tickets == 1
 
-    await pollers.first.desk.reopen(second.ticket_id, by="bob")
+    await pollers.first.desk.decide("REOPEN", second.ticket_id, by="bob")
     await pollers.first.turn()
 
     assert await code_of(pollers.first.desk.read(first.ticket_id)) == "gone_ticket"

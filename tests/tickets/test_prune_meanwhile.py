@@ -8,10 +8,10 @@ import anyio
 
 from jobd.lifecycle.enqueue import IdempotencyKey
 from jobd.tickets.create_once import create_once
+from jobd.tickets.decide import decide
 from jobd.tickets.edit import edit
 from jobd.tickets.prune import forget_gone_tickets
 from jobd.tickets.read import read_ticket
-from jobd.tickets.reopen import reopen
 from jobd.tickets.trail import read_trail
 from jobd.wire.tickets import EditTicket
 from tests.support.node import eventually
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 async def test_a_ticket_that_is_being_reopened_is_not_waited_for_and_stays(empty_db: Database) -> None:
     ticket, other = await ticket_in(empty_db, "DONE"), await ticket_in(empty_db, "DONE")
     async with empty_db.pool.acquire() as person, person.transaction():
-        await reopen(person, ticket.ticket_id, by="bob")
+        await decide(person, "REOPEN", ticket.ticket_id, by="bob")
 
         with anyio.fail_after(20):
             assert (await prune(empty_db.pool)).tickets == 1
@@ -47,12 +47,12 @@ async def test_who_reopens_a_ticket_that_is_being_pruned_learns_that_it_is_gone(
     codes: list[str | None] = []
 
     async def reopened() -> None:
-        codes.append(await code_of(reopen(empty_db.pool, ticket.ticket_id, by="bob")))
+        codes.append(await code_of(decide(empty_db.pool, "REOPEN", ticket.ticket_id, by="bob")))
 
     async def waits() -> bool:
         found: bool = await empty_db.pool.fetchval(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()"
-            " AND wait_event_type = 'Lock' AND query LIKE '%reopen_if_done%')"
+            " AND wait_event_type = 'Lock' AND query LIKE '%decide_if_allowed%')"
         )
         return found
 
@@ -78,7 +78,7 @@ async def test_pruning_and_reopening_at_once_leave_each_ticket_whole_or_gone(pol
 
     async def reopen_one(ticket_id: UUID) -> None:
         async with pollers.db.pool.acquire() as person, person.transaction():
-            codes[ticket_id] = await code_of(reopen(person, ticket_id, by="bob"))
+            codes[ticket_id] = await code_of(decide(person, "REOPEN", ticket_id, by="bob"))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(prune_all)
@@ -117,7 +117,7 @@ async def test_a_pruned_ticket_is_gone_and_not_unknown_for_a_while(empty_db: Dat
     await prune(pool)
 
     calls = [read_trail(empty_db, ticket.ticket_id), edit(pool, ticket.ticket_id, EditTicket(title="x"), config=CONFIG)]
-    calls += [verb(pool, ticket.ticket_id, by="bob") for verb in VERBS.values()]
+    calls += [decide(pool, kind, ticket.ticket_id, by="bob") for kind in VERBS.values()]
     assert {await code_of(call) for call in calls} == {"gone_ticket"}
     assert await forget_gone_tickets(pool, keep_gone_s=DAY_S, now=await after_days(pool, 3.9)) == 0
     assert await forget_gone_tickets(pool, keep_gone_s=DAY_S, now=await after_days(pool, 4.1)) == 1

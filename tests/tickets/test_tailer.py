@@ -67,7 +67,7 @@ async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
             assert versions(await told(first, 5)) == [1, 2, 3, 4, 5]
             assert versions(await told(second, 2)) == [4, 5]
 
-            await desk.approve(ticket.ticket_id, by="bob")
+            await desk.decide("APPROVE", ticket.ticket_id, by="bob")
 
             assert [(await told(one, 1))[0]["data"]["status"] for one in (first, second)] == ["TODO", "TODO"]
 
@@ -77,7 +77,7 @@ async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> 
     elsewhere = Desk(db, lambda: CONFIG, Wakeups())
     async with tailing(db) as (tailer, _):
         with tailer.reading(ticket.ticket_id, ticket.version) as reader:
-            await elsewhere.reject(ticket.ticket_id, by="bob")
+            await elsewhere.decide("REJECT", ticket.ticket_id, by="bob")
 
             (line,) = await told(reader, 1)
 
@@ -88,8 +88,8 @@ async def test_lines_of_one_ticket_do_not_reach_readers_of_another(db: Database)
     ticket, other = await new_ticket(db), await new_ticket(db)
     async with tailing(db) as (tailer, desk):
         with tailer.reading(ticket.ticket_id, 1) as reader, tailer.reading(other.ticket_id, 1):
-            await desk.reject(other.ticket_id, by="bob")
-            await desk.approve(ticket.ticket_id, by="bob")
+            await desk.decide("REJECT", other.ticket_id, by="bob")
+            await desk.decide("APPROVE", ticket.ticket_id, by="bob")
 
             (line,) = await told(reader, 1)
 
