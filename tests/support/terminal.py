@@ -27,7 +27,7 @@ ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 _START = """import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from jobd.cli import main
+from jobd.cli.main import main
 main(sys.argv[1:])"""
 _CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
