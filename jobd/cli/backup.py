@@ -6,7 +6,6 @@ to standard output, so does the rest to standard error.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,32 +13,19 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from jobd.cli.options import config_options, json_option, load_quietly, print_note
 from jobd.cli.running import run_async, show_progress
-from jobd.config import load as config_load
-from jobd.host import logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from jobd.backup.archive import Contents, Head
-    from jobd.config.model import Config
-
-
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="As one JSON object."),
-        click.option("--data-dir", metavar="DIR", help="Where everything is kept (data_dir)."),
-        click.option(
-            "--config", "file", metavar="FILE", help="Configuration (default: ./jobd.toml, /etc/jobd/jobd.toml)."
-        ),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command()
 @click.argument("target", metavar="FILE")
 @config_options
+@json_option
 @click.option("--force", is_flag=True, help="Write over FILE if it exists.")
 def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, force: bool) -> None:
     """Write everything that cannot be made anew into one FILE (-: standard output), whether jobd runs or not.
@@ -54,7 +40,7 @@ def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, f
     """
     from jobd.backup.command import back_up
 
-    config = _loaded(file, data_dir)
+    config = load_quietly(file, data_dir).config
     made = _run_with_progress(back_up, config, None if target == "-" else Path(target), force)
     if as_json:
         click.echo(msgspec.json.encode(made), err=target == "-")
@@ -63,12 +49,13 @@ def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, f
         click.echo(f"backed up{where}: {_said(made.head, made.contents)}, {made.bytes >> 10} KiB", err=target == "-")
     _warn_of_missing(made.contents.results_missing)
     if made.others:
-        _note(f"tables that are not jobd's own are not in it: {', '.join(made.others[:5])}; pg_dump them yourself")
+        print_note(f"tables that are not jobd's own are not in it: {', '.join(made.others[:5])}; pg_dump them yourself")
 
 
 @click.command()
 @click.argument("source", metavar="FILE")
 @config_options
+@json_option
 @click.option("--check", "only_check", is_flag=True, help="Read all of FILE and say what is in it; change nothing.")
 @click.option(
     "--results",
@@ -94,7 +81,7 @@ def restore(
     if only_check:
         found = run_async(restoring.check, Path(source))
     else:
-        found = _run_with_progress(restoring.restore, _loaded(file, data_dir), Path(source), results)
+        found = _run_with_progress(restoring.restore, load_quietly(file, data_dir).config, Path(source), results)
     if as_json:
         click.echo(msgspec.json.encode(found))
     elif only_check:
@@ -109,6 +96,7 @@ def restore(
 
 @click.command("upgrade-check")
 @config_options
+@json_option
 def upgrade_check(file: str | None, data_dir: str | None, as_json: bool) -> None:
     """Say what `jobd serve` of this version would do with a data directory; changes nothing.
 
@@ -120,7 +108,7 @@ def upgrade_check(file: str | None, data_dir: str | None, as_json: bool) -> None
     """
     from jobd.backup.upgrade import forecast
 
-    found = run_async(forecast, _loaded(file, data_dir))
+    found = run_async(forecast, load_quietly(file, data_dir).config)
     if as_json:
         click.echo(msgspec.json.encode(found))
     else:
@@ -137,12 +125,6 @@ def upgrade_check(file: str | None, data_dir: str | None, as_json: bool) -> None
 COMMANDS = (backup, restore, upgrade_check)
 
 
-def _loaded(file: str | None, data_dir: str | None) -> Config:
-    loaded = config_load.load(Path(file) if file is not None else None, os.environ, {"data_dir": data_dir})
-    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
-    return loaded.config
-
-
 def _run_with_progress(function: Callable[..., Any], *args: object) -> Any:
     try:
         return run_async(function, *args, show_progress)
@@ -157,8 +139,4 @@ def _said(head: Head, contents: Contents) -> str:
 
 def _warn_of_missing(refs: list[str]) -> None:
     if refs:
-        _note(f"{len(refs)} result files are missing, first {refs[0]}; reading those results will say so")
-
-
-def _note(text: str) -> None:
-    click.echo(f"jobd: note: {text}", err=True)
+        print_note(f"{len(refs)} result files are missing, first {refs[0]}; reading those results will say so")

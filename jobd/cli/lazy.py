@@ -44,4 +44,5 @@ JOBS = (
     Later("ticket", "jobd.cli.ticket.command:ticket", "Write tickets, decide about them, and see what became of them."),
     Later("dlq", "jobd.cli.dlq:dlq", "Look at jobs that ended in error, and run them again."),
 )
+TOKEN = Later("token", "jobd.cli.token:token", "Make, list and revoke tokens: who may call, and what.")
 COMPLETION = Later("completion", "jobd.cli.completion:completion", "Print the script that makes the Tab key complete.")

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 import jobd
-from jobd.auth.token import RESERVED_NAMES
 from jobd.cli import backup as cli_backup
 from jobd.cli import bench as cli_bench
 from jobd.cli import worker as cli_worker
-from jobd.cli.lazy import COMPLETION, JOBS, LaterGroup
+from jobd.cli.lazy import COMPLETION, JOBS, TOKEN, LaterGroup
+from jobd.cli.options import config_options, json_option, load, load_quietly, print_note
 from jobd.cli.running import run_async
-from jobd.cli.worker import queue_names
-from jobd.config import load as config_load
 from jobd.config.show import public
 from jobd.config.show import rows as config_rows
 from jobd.errors import JobdError, root_cause
 from jobd.host import logs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from jobd.config.model import Loaded
     from jobd.host.data_dir import Addresses, DataDir
@@ -77,17 +74,6 @@ def cli() -> None:
     """
 
 
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--data-dir", metavar="DIR", help="Where everything is kept (data_dir)."),
-        click.option(
-            "--config", "file", metavar="FILE", help="Configuration (default: ./jobd.toml, /etc/jobd/jobd.toml)."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
 @cli.command()
 @config_options
 @click.option("--host", metavar="HOST", help="Address to listen on (server.host).")
@@ -106,7 +92,7 @@ def serve(file: str | None, data_dir: str | None, host: str | None, port: int | 
     """
     loaded = load(file, data_dir, host, port)
     logs.set_up(loaded.config.log.level, loaded.config.log.format, environ=os.environ)
-    note(loaded)
+    print_notes(loaded)
     from jobd.serve.daemon import Daemon  # the servers' clients take a while to import
 
     daemon = Daemon(loaded, reload=lambda: load(file, data_dir, host, port))
@@ -125,7 +111,7 @@ cli.add_command(cli_worker.worker)
 
 @cli.command()
 @config_options
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@json_option
 def env(file: str | None, data_dir: str | None, as_json: bool) -> None:
     """Print JOBD_URL, DATABASE_URL and REDIS_URL of a data directory, running or not.
 
@@ -154,7 +140,7 @@ def config() -> None:
 @config.command("show")
 @config_options
 @click.option("--origin", is_flag=True, help="Say where each value comes from.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@json_option
 def config_show(file: str | None, data_dir: str | None, origin: bool, as_json: bool) -> None:
     """Print every option with the value in force; passwords are masked.
 
@@ -177,7 +163,7 @@ def config_show(file: str | None, data_dir: str | None, origin: bool, as_json: b
 def config_check(file: str | None, data_dir: str | None) -> None:
     """Check the configuration and say what it is; exit code 78 if it is wrong."""
     loaded = load(file, data_dir)
-    note(loaded)
+    print_notes(loaded)
     click.echo(f"ok: {loaded.path or 'no file, all defaults'}")
 
 
@@ -194,8 +180,7 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup:
     """
     from jobd.backup.offline import bring_up_to_date
 
-    loaded = load(file, data_dir)
-    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
+    loaded = load_quietly(file, data_dir)
     found = run_async(bring_up_to_date, loaded.config, only_check, not no_backup)
     for migration in found:
         click.echo(f"{'pending' if only_check else 'applied'}: {migration.number:04d} {migration.name}")
@@ -209,7 +194,7 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup:
 
 @cli.command()
 @config_options
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@json_option
 def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
     """Check everything jobd stands on, and say what is wrong and what to do. Changes nothing."""
     from jobd.serve.doctor import Verdict, examine
@@ -228,103 +213,7 @@ def doctor(file: str | None, data_dir: str | None, as_json: bool) -> None:
     sys.exit(1 if bad else 0)
 
 
-@cli.group()
-def token() -> None:
-    """Make, list and revoke tokens: who may call, and what. As soon as there is one, every caller needs one."""
-
-
-def holder(ctx: click.Context, parameter: click.Parameter, name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", name) or name in RESERVED_NAMES:
-        raise click.BadParameter(f"{name!a} must be 1 to 64 letters, digits or any of _ . @ -, not anonymous or local")
-    return name
-
-
-def days(ctx: click.Context, parameter: click.Parameter, number: float | None) -> float | None:
-    if number is not None and not 0 < number <= 36_500:  # which NaN is not either
-        raise click.BadParameter(f"{number:g} must be above 0, at most 36500")
-    return number
-
-
-@token.command("create")
-@config_options
-@click.option("--name", required=True, callback=holder, help="Who will hold it. Several tokens may share a name.")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    required=True,
-    type=click.Choice(["client", "worker", "admin"]),
-    help="May be repeated.",
-)
-@click.option("--queue", "queues", multiple=True, callback=queue_names, help="For workers: only these (default: all).")
-@click.option("--expires-days", type=float, callback=days, help="Default: never.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def token_create(
-    file: str | None,
-    data_dir: str | None,
-    name: str,
-    scopes: tuple[str, ...],
-    queues: tuple[str, ...],
-    expires_days: float | None,
-    as_json: bool,
-) -> None:
-    """Make a token and print it. It is shown this once; only its hash is kept.
-
-    \b
-    Examples:
-      jobd token create --name me --scope admin
-      jobd token create --name jetson-7 --scope worker --queue gpu --expires-days 90
-      export JOBD_TOKEN=$(jobd token create --name ci --scope client)
-    """
-    from jobd.cli.token import create
-
-    if queues and "worker" not in scopes:
-        raise click.UsageError("--queue is for --scope worker")
-    loaded = load(file, data_dir)
-    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
-    made = run_async(
-        create, loaded.config, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(queues)), expires_days
-    )
-    click.echo(msgspec.json.encode(made) if as_json else made.token)
-
-
-@token.command("list")
-@config_options
-@click.option("--json", "as_json", is_flag=True, help="As a JSON array.")
-def token_list(file: str | None, data_dir: str | None, as_json: bool) -> None:
-    """List the tokens that were made with `jobd token create`, the revoked ones too."""
-    from jobd.cli.token import all_tokens
-
-    loaded = load(file, data_dir)
-    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
-    tokens = run_async(all_tokens, loaded.config)
-    click.echo(msgspec.json.encode(tokens) if as_json else "\n".join(one.line() for one in tokens) or "no tokens")
-
-
-@token.command("revoke")
-@config_options
-@click.argument("name_or_id", metavar="NAME|ID")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_json: bool) -> None:
-    """Revoke a token by its id, or all of a name; it counts on every node within 5 seconds.
-
-    \b
-    Examples:
-      jobd token revoke ci
-      jobd token revoke 1f00c3a9
-    """
-    from jobd.cli.token import revoke
-
-    loaded = load(file, data_dir)
-    logs.set_up("warning", loaded.config.log.format, environ=os.environ)
-    revoked = run_async(revoke, loaded.config, name_or_id)
-    click.echo(msgspec.json.encode(revoked) if as_json else f"revoked: {', '.join(revoked.ids) or 'none'}")
-    if not revoked.ids:
-        click.echo(f"jobd: no token in force has the name or id {name_or_id!a}; see jobd token list", err=True)
-        sys.exit(1)
-    if not revoked.left and not loaded.config.auth.tokens:
-        click.echo("jobd: note: no token is left, and callers still need one: jobd token create", err=True)
-
+cli.add_command(TOKEN)
 
 for command in cli_backup.COMMANDS:
     cli.add_command(command)
@@ -347,14 +236,9 @@ def version() -> None:
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
-def load(file: str | None, data_dir: str | None, host: str | None = None, port: int | None = None) -> Loaded:
-    flags = {"data_dir": data_dir, "server.host": host, "server.port": port}
-    return config_load.load(Path(file) if file is not None else None, os.environ, flags)
-
-
-def note(loaded: Loaded) -> None:
+def print_notes(loaded: Loaded) -> None:
     for text in loaded.notes:
-        click.echo(f"jobd: note: {text}", err=True)
+        print_note(text)
 
 
 def data_dir_of(loaded: Loaded) -> DataDir:

@@ -1,6 +1,7 @@
 """Which jobd a command talks to: its options, its token, and a client of it.
 
-A token is never an argument: other users of the machine could read it in the list of processes.
+The token comes from a file or from JOBD_TOKEN and is no option here: other users of the machine could read it in the
+list of processes. Only `jobd worker` has `--token`, and its help warns of that.
 """
 
 from __future__ import annotations

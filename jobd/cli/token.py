@@ -1,4 +1,4 @@
-"""What `jobd token` does: tokens are kept in Postgres, and every node knows of a change within seconds.
+"""`jobd token`: tokens are kept in Postgres, and every node knows of a change within seconds.
 
 Works whether jobd runs or not: the first token can be made before jobd listens where others can reach it.
 """
@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import msgspec
 
 from jobd.auth.table import create_token, read_tokens, revoke_tokens
-from jobd.auth.token import new_token
+from jobd.auth.token import RESERVED_NAMES, new_token
 from jobd.backup.offline import connected, keeper
+from jobd.cli.options import config_options, json_option, load_quietly, print_note, queue_names
+from jobd.cli.running import run_async
 from jobd.errors import DataDirRefused
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
@@ -26,6 +31,104 @@ if TYPE_CHECKING:
 
     from jobd.auth.table import TokenRow
     from jobd.config.model import Config
+
+
+@click.group()
+def token() -> None:
+    """Make, list and revoke tokens: who may call, and what. As soon as there is one, every caller needs one."""
+
+
+def holder(ctx: click.Context, parameter: click.Parameter, name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.@-]{1,64}", name) or name in RESERVED_NAMES:
+        raise click.BadParameter(f"{name!a} must be 1 to 64 letters, digits or any of _ . @ -, not anonymous or local")
+    return name
+
+
+def days(ctx: click.Context, parameter: click.Parameter, number: float | None) -> float | None:
+    if number is not None and not 0 < number <= 36_500:  # which NaN is not either
+        raise click.BadParameter(f"{number:g} must be above 0, at most 36500")
+    return number
+
+
+@token.command("create")
+@config_options
+@click.option("--name", required=True, callback=holder, help="Who will hold it. Several tokens may share a name.")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    required=True,
+    type=click.Choice(["client", "worker", "admin"]),
+    help="May be repeated.",
+)
+@click.option("--queue", "queues", multiple=True, callback=queue_names, help="For workers: only these (default: all).")
+@click.option("--expires-days", type=float, callback=days, help="Default: never.")
+@json_option
+def token_create(
+    file: str | None,
+    data_dir: str | None,
+    name: str,
+    scopes: tuple[str, ...],
+    queues: tuple[str, ...],
+    expires_days: float | None,
+    as_json: bool,
+) -> None:
+    """Make a token and print it. It is shown this once; only its hash is kept.
+
+    \b
+    Examples:
+      jobd token create --name me --scope admin
+      jobd token create --name jetson-7 --scope worker --queue gpu --expires-days 90
+      export JOBD_TOKEN=$(jobd token create --name ci --scope client)
+    """
+    if queues and "worker" not in scopes:
+        raise click.UsageError("--queue is for --scope worker")
+    loaded = load_quietly(file, data_dir)
+    made = run_async(
+        create, loaded.config, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(queues)), expires_days
+    )
+    click.echo(msgspec.json.encode(made) if as_json else made.token)
+
+
+@token.command("list")
+@config_options
+@click.option("--json", "as_json", is_flag=True, help="As a JSON array.")
+def token_list(file: str | None, data_dir: str | None, as_json: bool) -> None:
+    """List the tokens that were made with `jobd token create`, the revoked ones too.
+
+    \b
+    Examples:
+      jobd token list
+      jobd token list --json | jq -r '.[] | select(.state == "active") | .name'
+    """
+    loaded = load_quietly(file, data_dir)
+    tokens = run_async(list_tokens, loaded.config)
+    click.echo(msgspec.json.encode(tokens) if as_json else "\n".join(token.line() for token in tokens) or "no tokens")
+
+
+@token.command("revoke")
+@config_options
+@click.argument("name_or_id", metavar="NAME|ID")
+@json_option
+def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_json: bool) -> None:
+    """Revoke a token by its id, or all of a name; it counts on every node within 5 seconds.
+
+    \b
+    Examples:
+      jobd token revoke ci
+      jobd token revoke 1f00c3a9
+    """
+    loaded = load_quietly(file, data_dir)
+    revoked = run_async(revoke, loaded.config, name_or_id)
+    click.echo(msgspec.json.encode(revoked) if as_json else f"revoked: {', '.join(revoked.ids) or 'none'}")
+    if not revoked.ids:
+        click.echo(f"jobd: no token in force has the name or id {name_or_id!a}; see jobd token list", err=True)
+        sys.exit(1)
+    if not revoked.left and not loaded.config.auth.tokens:
+        print_note("no token is left, and callers still need one: jobd token create")
+
+
+# -- what they do with the database ------------------------------------------------------------------------------------
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +180,7 @@ async def create(
     return Made(id=token.id, name=name, token=token.text)
 
 
-async def all_tokens(config: Config) -> list[Shown]:
+async def list_tokens(config: Config) -> list[Shown]:
     _check_there_is_one(config)
     async with connected(config) as connection:
         await migrate(connection, keeper(config))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 import jobd
+from jobd.cli.options import load, print_note, queue_names
 from jobd.cli.running import run_async
 from jobd.cli.target import read_token
-from jobd.config import load as config_load
-from jobd.config.model import NAME_PATTERN
 from jobd.host import logs
 
 if TYPE_CHECKING:
@@ -25,13 +22,6 @@ if TYPE_CHECKING:
     from jobd.worker.worker import Outcome
 
 MOST_SLOTS = 1024
-
-
-def queue_names(ctx: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    for name in names:
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise click.BadParameter(f"{name!a} must be 1 to 64 of a-z 0-9 _ . -")
-    return names
 
 
 @click.command()
@@ -82,11 +72,11 @@ def worker(
         raise click.UsageError("--token and --token-file exclude each other")
     from jobd.worker.worker import Place, Worker, with_queues  # httpx takes a while to import
 
-    loaded = config_load.load(Path(file) if file is not None else None, os.environ, {"data_dir": data_dir})
+    loaded = load(file, data_dir)
     config = with_queues(with_own_folder(loaded.config, data_dir), queues, slots)
     logs.set_up(config.log.level, config.log.format, environ=os.environ)
     for text in loaded.notes:
-        click.echo(f"jobd: note: {text}", err=True)
+        print_note(text)
     made = Worker(config, Place(url, token or read_token(token_file), trusting(ca), no_wait))
     served = ", ".join(f"{name} ({queue.slots})" for name, queue in config.queues.items() if queue.slots)
 

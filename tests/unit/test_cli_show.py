@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import Raw
 
-from jobd.cli.lazy import COMPLETION, JOBS, Later
+from jobd.cli.lazy import COMPLETION, JOBS, TOKEN, Later
 from jobd.cli.payload import merged, read_values
 from jobd.cli.show import bar, event_line, indented, one_line, plain
 from jobd.cli.table import Column, ago, lasting, table_lines
@@ -138,11 +138,11 @@ def test_help_loads_nothing_that_takes_long() -> None:
     help_text, _, modules = done.stdout.rpartition("\n[")
     assert "completion " in help_text
     assert "'jobd.cli.lazy'" in modules
-    for slow in ("rich", "httpx", "asyncpg", "jobd.client", "jobd.cli.jobs", "jobd.cli.top.command"):
+    for slow in ("rich", "httpx", "asyncpg", "jobd.client", "jobd.cli.jobs", "jobd.cli.token", "jobd.cli.top.command"):
         assert f"'{slow}'" not in modules
 
 
-@pytest.mark.parametrize("later", [*JOBS, COMPLETION], ids=lambda one: one.name)
+@pytest.mark.parametrize("later", [*JOBS, TOKEN, COMPLETION], ids=lambda one: one.name)
 def test_command_says_the_same_in_the_list_and_itself_and_shows_examples(later: Later) -> None:
     real = later.load()
 
