@@ -24,7 +24,7 @@ MINOR = sys.version_info.minor
 ECHO = b"""
 import os, subprocess, sys
 def main():
-    here = os.path.dirname(os.path.dirname(__file__))
+    here = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     program = subprocess.run([here + "/server/bin/run"], capture_output=True, text=True)
     print(here, flush=True)
     print(program.stdout.strip(), flush=True)
@@ -36,6 +36,7 @@ def main():
 """
 FILES = {
     "jobd/__init__.py": File(b"", False),
+    "jobd/cli/__init__.py": File(b"", False),
     "jobd/cli/main.py": File(ECHO, False),
     "jobd/there.py": File(b"print('child found', __file__)\n", False),
     "server/bin/run": File(b'#!/bin/sh\ncat "$(dirname "$0")/../lib/neighbour"\n', True),
@@ -139,7 +140,7 @@ def test_unpack_alone_compiles_for_all_users(machine: Machine) -> None:
     (tree,) = lines(machine.run("--unpack", as_root=True))
 
     assert tree.startswith("/var/cache/jobd/")
-    assert list((machine.at(tree) / "jobd" / "__pycache__").glob("cli.*.pyc"))
+    assert list((machine.at(tree) / "jobd" / "cli" / "__pycache__").glob("main.*.pyc"))
 
 
 # -- accidents --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""jobd's end of one handler's process (see `isolated_child`): started, listened to, given one job at a time, ended.
+"""jobd's end of one handler's process (see `child`): started, listened to, given one job at a time, ended.
 
 Once attached to the event loop it is heard all the time, also between jobs, so that what the handler's threads print
 never blocks them and an end is noticed at once. stdout and stderr are the log of the job that runs; between jobs nobody
@@ -44,7 +44,7 @@ LAST_READS = 64
 #: It must find jobd and the handler where this process does, also if that is inside one file.
 _BOOT = """import os, sys
 sys.path[:] = os.environ.pop("JOBD_IMPORT_PATH").split("\\n")
-from jobd.tasks.isolated_child import main
+from jobd.tasks.isolated.child import main
 requests, replies, parent, task, handler = sys.argv[1:]
 main(int(requests), int(replies), int(parent), task, handler)"""
 
