@@ -95,11 +95,11 @@ def _runner(name: str, task: Task, config: Config, watchdog: Watchdog) -> Runner
     if task.run == "python":
         from jobd.tasks.isolated.runner import IsolatedRunner
 
-        return IsolatedRunner(name, task, Path(config.data_dir))
+        return IsolatedRunner(name, task, Path(config.data_dir), watchdog)
     if task.run == "command":
         from jobd.tasks.command.runner import CommandRunner
 
-        return CommandRunner(task, Path(config.data_dir))
+        return CommandRunner(task, Path(config.data_dir), watchdog)
     from jobd.tasks.openai.runner import OpenAIRunner
 
     return OpenAIRunner(task)

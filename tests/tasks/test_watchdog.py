@@ -14,9 +14,10 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config.model import Leases, Task
+from jobd.config.model import Config, Leases, Task
 from jobd.tasks.command.marks import MARK_VARIABLE, carrying, new_mark
 from jobd.tasks.command.runner import CommandRunner
+from jobd.tasks.registry import make_runners
 from jobd.tasks.watchdog import Watchdog
 from tests.support.daemon import is_alive, poll
 from tests.support.running_slots import CONFIG, running_slots
@@ -53,6 +54,13 @@ def test_processes_of_a_frozen_jobd_are_gone_when_their_lease_has_ended(way: str
             poll(lambda: not is_alive(pid), 20, lambda: "it goes on past its lease")
         finally:
             workerless.daemon.signal(signal.SIGCONT)
+
+
+def test_all_tasks_of_a_jobd_share_one_watchdog_process(folder: Path) -> None:
+    command = Task(run="command", argv=("true",))
+    runners: dict[str, Any] = dict(make_runners(Config(data_dir=str(folder), tasks={"a": command, "b": command})))
+
+    assert runners["a"]._watchdog is runners["b"]._watchdog
 
 
 class KnownLease:

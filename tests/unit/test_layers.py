@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,16 @@ def test_what_the_table_allows_is_used() -> None:
 
 def test_only_three_modules_lie_at_the_top() -> None:
     assert {name for name in MODULES if name.count(".") < 2 and MODULES[name].parent == TOP} == AT_THE_TOP
+
+
+def test_programs_in_strings_import_modules_that_exist() -> None:
+    """What jobd starts with `python -c` is text: neither mypy nor the table would notice a module that moved."""
+    named = {
+        (module, name)
+        for module, path in MODULES.items()
+        for name in re.findall(r"\bfrom (jobd\.[\w.]+) import", path.read_text("utf-8"))
+    }
+    assert {(module, name) for module, name in named if name not in MODULES} == set()
 
 
 @pytest.mark.parametrize(
