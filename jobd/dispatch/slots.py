@@ -256,9 +256,9 @@ class Slots:
 
     async def _until_gone(self, run: _Run) -> None:
         """Keep the slot taken while something of the attempt could not be stopped; its runner knows."""
-        gone: Callable[[Context], Awaitable[None]] | None = getattr(self._runners.get(run.job.task), "gone", None)
-        if gone is not None:
-            await gone(run.context)
+        runner = self._runners.get(run.job.task)
+        if runner is not None:
+            await runner.gone(run.context)
 
     # -- running one job -----------------------------------------------------------------------------------------
 

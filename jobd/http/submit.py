@@ -106,11 +106,11 @@ def _refuse_queue(task: str, queue: str, config: Config) -> None:
 
 def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, Runner]) -> None:
     """Refuse now what no attempt could take, if a runner of this process can tell."""
-    check = getattr(runners.get(task), "check", None)
-    if check is None:
+    runner = runners.get(task)
+    if runner is None:
         return
     try:
-        check(payload)
+        runner.check(payload)
     except TaskFailed as error:
         raise ApiError(
             "invalid_payload", f"payload does not fit task {task}: {error}; /v1/tasks/{task} has its schema"

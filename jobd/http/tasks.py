@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
@@ -29,21 +29,15 @@ async def get_task(call: Call) -> Response:
 
 def _task_object(call: Call, name: str) -> TaskObject:
     config = call.services.config()
-    task = config.tasks[name]
+    task, runner = config.tasks[name], call.services.runners.get(name)
     return TaskObject(
         name=name,
         run=task.run,
         queue=task.queue,
         timeout_s=task.timeout_s,
         max_attempts=task.max_attempts or config.retry.max_attempts,
-        payload_schema=_payload_schema(call, name),
+        payload_schema=None if runner is None else runner.schema(),
     )
-
-
-def _payload_schema(call: Call, name: str) -> dict[str, Any] | None:
-    schema = getattr(call.services.runners.get(name), "schema", None)
-    made: dict[str, Any] | None = None if schema is None else schema()
-    return made
 
 
 NAME = Parameter("name", Name, "The name of a task in the configuration.", "path")

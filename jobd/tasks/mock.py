@@ -15,7 +15,7 @@ import anyio
 import msgspec
 from msgspec import Meta
 
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +33,7 @@ class MockPayload(msgspec.Struct, frozen=True, kw_only=True):
     stats: Annotated[int, Meta(ge=2, le=100_000)] = 100
 
 
-class MockRunner:
+class MockRunner(Runner):
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         try:
             asked = msgspec.convert(payload, MockPayload)
@@ -45,9 +45,6 @@ class MockRunner:
         if context.task == "embed":
             return {"mock": True, "vector": [round(random.gauss(0, 1), 6) for _ in range(DIMENSIONS)]}
         return {"mock": True, "text": text, "stats": _statistics(asked.stats)}
-
-    async def close(self) -> None:
-        pass
 
 
 async def _speak(asked: MockPayload, context: Context) -> str:

@@ -23,13 +23,13 @@ import anyio
 import msgspec
 
 from jobd.errors import ConfigError
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed
 from jobd.tasks.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from jobd.tasks.runner import Context, Runner
+    from jobd.tasks.runner import Context
     from jobd.tasks.threads import Call
 
 log = logging.getLogger(__name__)
@@ -44,16 +44,14 @@ def python_runner(name: str, handler: str) -> Runner:
     return ThreadRunner(name, function, kind)
 
 
-class _PythonRunner:
+class _PythonRunner(Runner):
     def __init__(self, kind: type[msgspec.Struct] | None) -> None:
         self._kind = kind
 
     def schema(self) -> dict[str, Any] | None:
-        """The JSON schema of the payload; None if anything goes."""
         return schema_of(self._kind)
 
     def check(self, payload: Mapping[str, Any]) -> None:
-        """Raises TaskFailed for a payload that no attempt could take."""
         typed(payload, self._kind)
 
     def _typed(self, payload: Mapping[str, Any]) -> Any:
@@ -67,9 +65,6 @@ class AsyncRunner(_PythonRunner):
 
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         return await self._function(self._typed(payload), context)
-
-    async def close(self) -> None:
-        pass
 
 
 class ThreadRunner(_PythonRunner):
@@ -91,7 +86,6 @@ class ThreadRunner(_PythonRunner):
         return call.outcome()
 
     async def gone(self, context: Context) -> None:
-        """Return when nothing of this attempt runs any more."""
         call = self._left.get(context)
         if call is not None and not call.over.is_set():
             log.warning(

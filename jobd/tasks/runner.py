@@ -14,6 +14,7 @@ not be able to write anything more.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobd.errors import JobdError
@@ -92,11 +93,25 @@ class Context:
         self._emit("log", "", {"line": line, "level": level})
 
 
-class Runner(Protocol):
+class Runner(ABC):
+    """Runs the jobs of one task. Only `run` has to be written."""
+
+    @abstractmethod
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         """Run one job; returns its result."""
-        ...
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        """Raise TaskFailed for a payload that every attempt would refuse; called at submit. Default: take any."""
+        return None
+
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the payload; None: unknown, or any JSON object."""
+        return None
+
+    async def gone(self, context: Context) -> None:
+        """Return when nothing of a cancelled attempt runs any more; its slot waits for it. Default: at once."""
+        return None
 
     async def close(self) -> None:
-        """Let go of what was kept between jobs."""
-        ...
+        """Free what was kept between jobs. Default: nothing was."""
+        return None

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from jobd.config.model import Queue
+from jobd.tasks.runner import Runner
 from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, RunningSlots, running_slots
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from jobd.tasks.runner import Context
 
 
-class Noting:
+class Noting(Runner):
     """Runs any job at once and notes that it has."""
 
     def __init__(self) -> None:
@@ -29,9 +30,6 @@ class Noting:
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         self.begun += 1
         return {}
-
-    async def close(self) -> None:
-        pass
 
 
 class SlotsWithHeldResults(msgspec.Struct):

@@ -34,7 +34,7 @@ from jobd.tasks.command.oom import oom_kills
 from jobd.tasks.command.output import LogLines, Pipe, Results, Teller, last_document, printable
 from jobd.tasks.command.processes import Family, adopt_orphans, tasks_of_user
 from jobd.tasks.command.workdir import ATTEMPTS, Workdir, clear_leftovers
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed
 from jobd.tasks.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ MESSAGE_CHARACTERS = 500
 log = logging.getLogger(__name__)
 
 
-class CommandRunner:
+class CommandRunner(Runner):
     def __init__(self, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
         self._task = task
         self._watchdog = watchdog or Watchdog()

@@ -32,7 +32,7 @@ from jobd.tasks.command.processes import DEATH_S, adopt_orphans
 from jobd.tasks.command.workdir import ATTEMPTS, clear_leftovers
 from jobd.tasks.isolated.job import run_job, why_ended
 from jobd.tasks.isolated.process import HandlerProcess
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed
 from jobd.tasks.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ SAID_CHARS = 300
 log = logging.getLogger(__name__)
 
 
-class IsolatedRunner:
+class IsolatedRunner(Runner):
     def __init__(self, name: str, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
         self._name = name
         self._watchdog = watchdog or Watchdog()

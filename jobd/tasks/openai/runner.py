@@ -30,7 +30,7 @@ from jobd.errors import ConfigError
 from jobd.tasks.openai.answer import Answer, Chunk, Embeddings, vectors
 from jobd.tasks.openai.failures import Failures, error_text
 from jobd.tasks.openai.payload import chat_body, embed_body
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed
 from jobd.wire.sse import Parser
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ MAX_TOKEN_CHARS = 2000
 _T = TypeVar("_T")
 
 
-class OpenAIRunner:
+class OpenAIRunner(Runner):
     def __init__(self, task: Task) -> None:
         self._task = task
         try:
