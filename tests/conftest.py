@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from jobd.config.model import Config
@@ -34,6 +35,12 @@ def _has_room(folder: Path) -> bool:
 
 if "TMPDIR" not in os.environ and _has_room(MEMORY):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+# On a busy machine an example takes as long as it takes; what counts is what it finds.
+hypothesis.settings.register_profile(
+    "jobd", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("jobd")
 
 #: No slots: nothing takes a job away from the test that sent it. Who claims by queue uses `told` and leaves it empty.
 #: Nobody works on tickets either, so they stay where they are put.
