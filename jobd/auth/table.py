@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection, Session
 
 READ_TOKENS = statement("read_tokens", "jobd.auth")
 CREATE_TOKEN = statement("create_token", "jobd.auth")
@@ -36,8 +35,8 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: datetime | None
 
 
-async def read_tokens(connection: Connection) -> list[TokenRow]:
-    return [TokenRow(**row) for row in await fetch(connection, READ_TOKENS)]
+async def read_tokens(session: Session) -> list[TokenRow]:
+    return [TokenRow(**row) for row in await session.fetch(READ_TOKENS)]
 
 
 async def create_token(
@@ -52,19 +51,19 @@ async def create_token(
     expires_days: float | None = None,
 ) -> None:
     async with connection.transaction():
-        await fetch(connection, CREATE_TOKEN, id, name, sha256, scopes, queues or None, expires_days)
+        await connection.fetch(CREATE_TOKEN, id, name, sha256, scopes, queues or None, expires_days)
         await audit(connection, actor, "token.create", f"{name} {id} {','.join(scopes)}")
 
 
 async def revoke_tokens(connection: Connection, actor: str, name_or_id: str) -> list[tuple[str, str]]:
     """Ids and names of what was revoked."""
     async with connection.transaction():
-        revoked = [(row["id"], row["name"]) for row in await fetch(connection, REVOKE_TOKENS, name_or_id)]
+        revoked = [(row["id"], row["name"]) for row in await connection.fetch(REVOKE_TOKENS, name_or_id)]
         for id_, name in revoked:
             await audit(connection, actor, "token.revoke", f"{name} {id_}")
         return revoked
 
 
-async def audit(connection: Connection, actor: str, action: str, subject: str) -> None:
+async def audit(session: Session, actor: str, action: str, subject: str) -> None:
     """Add a row to the audit table; in the transaction of what it tells of."""
-    await fetch(connection, APPEND_AUDIT, actor, action, subject)
+    await session.fetch(APPEND_AUDIT, actor, action, subject)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.auth.table import read_tokens
-from jobd.errors import AddressRefused
-from jobd.store import postgres
+from jobd.errors import AddressRefused, ServerDown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +51,10 @@ class TokenWatch:
             handle.beat()
 
     async def run_once(self) -> None:
-        with postgres.translated(self._database.url), anyio.fail_after(ANSWER_S):
-            self._doorkeeper.learn(await read_tokens(self._database.pool))
+        with anyio.move_on_after(ANSWER_S) as asking:
+            self._doorkeeper.learn(await read_tokens(self._database))
+        if asking.cancelled_caught:
+            raise ServerDown(f"Postgres gave no answer within {ANSWER_S:g} s")
 
     def _check(self) -> None:
         """Others can reach the address: refuse, or say what they could do."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
     from jobd.store.migrate import Migration
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class Keeper:
 
 async def bytes_needed(connection: Connection) -> int:
     """For a backup of the database, with room left for the server to go on."""
-    dump: int = await connection.fetchval(DUMP_BYTES_AT_MOST)
+    dump = await connection.fetchval(DUMP_BYTES_AT_MOST)
+    assert isinstance(dump, int)
     return dump + WARM_START_BYTES
 
 

@@ -26,7 +26,7 @@ from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from jobd.backup.archive import Archive
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 READ_HELD = statement("read_held", __package__)
 DROP_LEASES = statement("drop_leases", __package__)
@@ -58,7 +58,7 @@ async def fill(connection: Connection, url: str, archive: Archive, actor: str) -
         await connection.execute(FORGET_NODES)
         await connection.execute(RENAME_INSTALLATION)
         await audit(connection, actor, "backup.restore", f"{archive.head.made_at:%FT%TZ}")
-    await connection.execute(await connection.fetchval(ANALYZE_STATEMENT))
+    await connection.execute(str(await connection.fetchval(ANALYZE_STATEMENT)))
     return Filled(
         handed_back=handed_back, migrated=[f"{migration.number:04d} {migration.name}" for migration in applied]
     )

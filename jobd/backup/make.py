@@ -20,16 +20,19 @@ from jobd.engine.results import ResultLost, Results
 from jobd.errors import BackupRefused
 from jobd.maintenance.janitor import LEADER_KEY
 from jobd.servers import postgres as embedded_postgres
-from jobd.store.postgres import connect, translated
+from jobd.store.faults import translated
+from jobd.store.postgres import connect
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import asyncpg
+
     from jobd.backup.output import Sink
     from jobd.config.model import Config
     from jobd.host.data_dir import DataDir
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 PREPARE_BACKUP = statement("prepare_backup", __package__)
 HOLD_BACK_JANITOR = statement("hold_back_janitor", __package__)
@@ -85,8 +88,9 @@ class Backup:
             finally:
                 session.terminate()
 
-    async def _write(self, session: Connection, sink: Sink, with_results: bool) -> Summary:
+    async def _write(self, session: asyncpg.Connection[asyncpg.Record], sink: Sink, with_results: bool) -> Summary:
         seen = await session.fetchrow(EXPORT_SNAPSHOT)
+        assert seen is not None  # it selects from no table
         head = Head(
             jobd=jobd.__version__,
             schema=seen["schema"],
@@ -129,7 +133,7 @@ class Backup:
         await read_from("pg_dump", [*PG_DUMP, f"--snapshot={snapshot}", f"--dbname={self._url}"], take)
         await put(0)
 
-    async def _write_results(self, writer: Writer, session: Connection) -> None:
+    async def _write_results(self, writer: Writer, session: asyncpg.Connection[asyncpg.Record]) -> None:
         async for row in session.cursor(RESULT_FILES, prefetch=500):
             ref = row["result_ref"]
             try:
@@ -145,6 +149,6 @@ class Backup:
                 self._progress(f"result files: {self._files}, {self._result_bytes >> 20} MiB")
 
 
-async def count_rows(session: Connection) -> dict[str, int]:
+async def count_rows(session: Session) -> dict[str, int]:
     """Of every table of the schema, whichever there are."""
-    return {row["name"]: row["rows"] for row in await session.fetch(await session.fetchval(COUNT_STATEMENT))}
+    return {row["name"]: row["rows"] for row in await session.fetch(str(await session.fetchval(COUNT_STATEMENT)))}

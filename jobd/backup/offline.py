@@ -14,7 +14,7 @@ from jobd.host.data_dir import DataDir
 from jobd.host.systemd import Notifier
 from jobd.servers import postgres as embedded_postgres
 from jobd.store.migrate import Migration, migrate, pending_migrations
-from jobd.store.postgres import check_server, connect, translated
+from jobd.store.postgres import check_server, connect
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import Supervisor
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.store.migrate import BeforeMigration
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 
 async def bring_up_to_date(config: Config, only_check: bool, with_backup: bool = True) -> list[Migration]:
@@ -42,8 +42,7 @@ def keeper(config: Config) -> BeforeMigration:
 async def connected(config: Config) -> AsyncIterator[Connection]:
     """A session on the configured Postgres; an embedded one is started for as long as it is needed."""
     async with _postgres_running(config) as url:
-        with translated(url, strict=True):
-            connection = await connect(url)
+        connection = await connect(url)
         try:
             await check_server(connection, url, config.postgres.pool_size)
             yield connection

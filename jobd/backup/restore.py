@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from jobd.backup.archive import Archive
     from jobd.config.model import Config
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Connection
 
 INSERT_FLOOR = statement("insert_floor", "jobd.bench")
 UPDATE_FLOOR = statement("update_floor", "jobd.bench")
@@ -144,10 +145,10 @@ async def engine_times(database: Database, batch: int, seconds: float) -> tuple[
         all_of(Created, await enqueuing.on(enqueue(database, jobs, max_queued=MAX_QUEUED)))
         queued.append(asks_for(jobs))
     for asks in queued:
-        answers = await claiming.on(claim(database.pool, asks, ttl_s=TTL_S))
+        answers = await claiming.on(claim(database, asks, ttl_s=TTL_S))
         claimed.append(completions_of(all_of(ClaimedJob, answers)))
     for completions in claimed:
-        all_of(Completed, await completing.on(complete(database.pool, completions)))
+        all_of(Completed, await completing.on(complete(database, completions)))
     return batch * len(queued), enqueuing.s, claiming.s, completing.s
 
 
@@ -173,8 +174,8 @@ async def live(database: Database, batch: int) -> None:
     """One batch through its whole life."""
     jobs = new_jobs(batch)
     all_of(Created, await enqueue(database, jobs, max_queued=MAX_QUEUED))
-    claimed = all_of(ClaimedJob, await claim(database.pool, asks_for(jobs), ttl_s=TTL_S))
-    all_of(Completed, await complete(database.pool, completions_of(claimed)))
+    claimed = all_of(ClaimedJob, await claim(database, asks_for(jobs), ttl_s=TTL_S))
+    all_of(Completed, await complete(database, completions_of(claimed)))
 
 
 async def rate_of_commits(database: Database, seconds: float) -> float:

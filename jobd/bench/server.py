@@ -25,7 +25,7 @@ from jobd.store.statements import statement
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 MAKE_FLOOR_TABLES = statement("make_floor_tables", "jobd.bench")
 DROP_FLOOR_TABLES = statement("drop_floor_tables", "jobd.bench")
@@ -82,7 +82,7 @@ async def throw_away() -> AsyncIterator[Server]:
 @contextlib.asynccontextmanager
 async def _opened(connection: Connection, url: str) -> AsyncIterator[Server]:
     await connection.execute(MAKE_FLOOR_TABLES)
-    version = await connection.fetchval("SELECT current_setting('server_version')")
+    version = str(await connection.fetchval("SELECT current_setting('server_version')"))
     first, second = Database(url, 1), Database(url, 1)
     async with first.opened(), second.opened():
         yield Server(f"Postgres {version.split()[0]}", (first, second))

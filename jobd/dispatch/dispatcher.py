@@ -29,10 +29,10 @@ from jobd.engine.engine import is_item_error
 from jobd.errors import JobdError, ServerDown
 from jobd.job.model import NotClaimable
 from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
+from jobd.lifecycle.messages import held_among, leased_messages, queued_among
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import note_raw_workers
 from jobd.lifecycle.report import Held
-from jobd.store.postgres import translated
 from jobd.stream.consumers import forget_consumers, has_raw_workers, own_consumers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
@@ -230,9 +230,8 @@ class Dispatcher:
         empty: set[tuple[str, ...]] = set()
         found = False
         try:
-            with translated(self._database.url):
-                await note_raw_workers(self._database.pool, raw)
-                await promote_due(self._database.pool)
+            await note_raw_workers(self._database, raw)
+            await promote_due(self._database)
             for caller in list(self._callers):
                 if caller.queues in empty or caller not in self._callers:
                     continue
@@ -457,9 +456,8 @@ class Dispatcher:
         while True:
             await anyio.sleep(min(TAKEOVER_S, self._config().leases.ttl_s))
             try:
-                with translated(self._database.url):
-                    for queue in self._config().queues:
-                        await self._look_through(queue)
+                for queue in self._config().queues:
+                    await self._look_through(queue)
             except (ServerDown, redis.exceptions.RedisError, OSError) as error:
                 log.debug("no look at pending messages: %s", error)
             if self._spare:
@@ -491,16 +489,13 @@ class Dispatcher:
             entry["message_id"]: entry["times_delivered"]
             async for entry in self._pending(queue, self.consumer.encode(), idle_ms)
         }
-        held = await self._database.pool.fetch("SELECT message_id FROM leases WHERE stream = $1", stream)
-        known = {row["message_id"] for row in held}.union(
+        known = (await leased_messages(self._database, stream)).union(
             *({message.message_id for message in messages} for messages in self._spare.values()),
             {message.message_id for message in self._useless},
             {message.message_id for message, _ in self._promised},
         )
         messages = await self._claim_messages(queue, idle_ms, [one for one in tries if one.decode() not in known])
-        ids = [message.job_id for message in messages]
-        rows = await self._database.pool.fetch("SELECT id FROM jobs WHERE id = ANY($1) AND status = 'queued'", ids)
-        waiting = {row["id"] for row in rows}
+        waiting = await queued_among(self._database, [message.job_id for message in messages])
         return [
             message
             for message in messages
@@ -532,12 +527,7 @@ class Dispatcher:
     async def _that_can_be_had(self, messages: Sequence[_Message]) -> list[_Message]:
         """Without those whose job a live holder has: their message is settled when the job is."""
         ids = [message.job_id for message in messages if message.job_id is not None]
-        rows = await self._database.pool.fetch(
-            "SELECT resource_id FROM leases WHERE resource_id = ANY($1)"
-            " AND (lease_expires_at < agreed_clock(NULL)) IS NOT TRUE",
-            ids,
-        )
-        leased = {row["resource_id"] for row in rows}
+        leased = await held_among(self._database, ids)
         return [message for message in messages if message.job_id not in leased]
 
 

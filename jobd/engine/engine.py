@@ -44,7 +44,8 @@ from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
 from jobd.lifecycle.read import pause_queue
 from jobd.lifecycle.redrive import redrive, redrive_once
 from jobd.lifecycle.release import release
-from jobd.store.postgres import LineBroken, check_writable, translated
+from jobd.store.faults import LineBroken
+from jobd.store.postgres import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -101,8 +102,7 @@ class Engine:
     async def enqueue_whole(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids tell which it was."""
         database, limits = await self._open(), self._config().limits
-        with translated(database.url):
-            answers = await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
+        answers = await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
         self._on_commit()
         return answers
 
@@ -119,15 +119,14 @@ class Engine:
         """Claim without messages. After `ServerDown` a claim may stand that nobody knows of; it ends with its lease."""
         database, config = await self._open(), self._config()
         sent_at = time.monotonic()
-        with translated(database.url):
-            claimed = await poll_claim(
-                database.pool,
-                queues,
-                owner_id=owner_id,
-                most=most,
-                ttl_s=config.leases.ttl_s,
-                task_ttls=lease_ttls(config),
-            )
+        claimed = await poll_claim(
+            database,
+            queues,
+            owner_id=owner_id,
+            most=most,
+            ttl_s=config.leases.ttl_s,
+            task_ttls=lease_ttls(config),
+        )
         if claimed:
             self._on_commit()
         return [msgspec.structs.replace(job, sent_at=sent_at) for job in claimed]
@@ -160,8 +159,7 @@ class Engine:
     async def cancel(self, job_ids: Sequence[UUID]) -> list[CancelAnswer]:
         """Cancel, which may be asked for any number of times."""
         database = await self._open()
-        with translated(database.url):
-            answers = await cancel(database.pool, job_ids)
+        answers = await cancel(database, job_ids)
         self._on_commit()
         for job_id, answer in zip(job_ids, answers, strict=True):
             if isinstance(answer, CancelRequested):
@@ -171,18 +169,16 @@ class Engine:
     async def redrive(self, job_ids: Sequence[UUID], *, again: bool = True) -> dict[UUID, UUID] | QueueFull:
         """Run dead letters again, the new job of each; with `again` also those that do so already."""
         database, most = await self._open(), self._config().limits.max_queued
-        with translated(database.url):
-            if again:
-                redriven = await redrive(database.pool, job_ids, max_queued=most)
-            else:
-                redriven = await redrive_once(database, job_ids, max_queued=most)
+        if again:
+            redriven = await redrive(database, job_ids, max_queued=most)
+        else:
+            redriven = await redrive_once(database, job_ids, max_queued=most)
         self._on_commit()
         return redriven
 
     async def pause_queue(self, queue: str, *, paused: bool) -> None:
         database = await self._open()
-        with translated(database.url):
-            await pause_queue(database.pool, queue, paused=paused)
+        await pause_queue(database, queue, paused=paused)
         self._on_commit()
 
     # -- running -----------------------------------------------------------------------------------------------
@@ -222,8 +218,7 @@ class Engine:
         look: Callable[[Sequence[Item]], Awaitable[Sequence[Answer | NotApplied]]],
     ) -> Batcher[Item, Answer]:
         async def flush_and_tell(items: Sequence[Item]) -> Sequence[Answer]:
-            with translated(self._database.url):
-                answers = await flush(items)
+            answers = await flush(items)
             self._on_commit()
             return answers
 
@@ -250,8 +245,7 @@ class Engine:
         deadline = time.monotonic() + RETURN_S
         while True:
             try:
-                with translated(self._database.url):
-                    await check_writable(self._database.pool, self._database.url)
+                await check_writable(self._database, self._database.url)
                 return
             except ServerDown as error:
                 if time.monotonic() > deadline:
@@ -264,13 +258,13 @@ class Engine:
         return await enqueue(await self._open(), jobs, max_queued=self._config().limits.max_queued)
 
     async def _read_back_enqueues(self, jobs: Sequence[NewJob]) -> Sequence[Enqueued | NotApplied]:
-        there = await read_back.jobs_that_stand(self._database.pool, [job.id for job in jobs])
+        there = await read_back.jobs_that_stand(self._database, [job.id for job in jobs])
         return [Created(job.id) if job.id in there else NotApplied() for job in jobs]
 
     async def _flush_claims(self, asks: Sequence[tuple[Ask, Fresh]]) -> Sequence[ClaimAnswer]:
         database, config = await self._open(), self._config()
         return await claim(
-            database.pool,
+            database,
             [ask for ask, _ in asks],
             ttl_s=config.leases.ttl_s,
             task_ttls=lease_ttls(config),
@@ -278,24 +272,24 @@ class Engine:
         )
 
     async def _read_back_claims(self, asks: Sequence[tuple[Ask, Fresh]]) -> Sequence[ClaimAnswer | NotApplied]:
-        stand = await own_claims(self._database.pool, [ask for ask, _ in asks], [ids for _, ids in asks])
+        stand = await own_claims(self._database, [ask for ask, _ in asks], [ids for _, ids in asks])
         return [NotApplied() if job is None else job for job in stand]
 
     async def _flush_heartbeats(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost]:
-        return await heartbeat((await self._open()).pool, beats, ttl_s=self._config().leases.ttl_s)
+        return await heartbeat(await self._open(), beats, ttl_s=self._config().leases.ttl_s)
 
     async def _flush_completes(self, reports: Sequence[Completion]) -> Sequence[Completed | Refusal]:
-        return await complete((await self._open()).pool, reports)
+        return await complete(await self._open(), reports)
 
     async def _flush_fails(self, reports: Sequence[Failure]) -> Sequence[Ended | Refusal]:
         database, config = await self._open(), self._config()
-        return await fail(database.pool, reports, policy=retry_policy(config), task_policies=retry_policies(config))
+        return await fail(database, reports, policy=retry_policy(config), task_policies=retry_policies(config))
 
     async def _flush_tellings(self, tellings: Sequence[Telling]) -> Sequence[events.Answer]:
-        return await events.append_events((await self._open()).pool, tellings, limit=self.events_limit())
+        return await events.append_events(await self._open(), tellings, limit=self.events_limit())
 
     async def _flush_releases(self, holders: Sequence[Held]) -> Sequence[Requeued | Canceled | Refusal]:
-        return await release((await self._open()).pool, holders)
+        return await release(await self._open(), holders)
 
 
 async def _tell_again(tellings: Sequence[Telling]) -> Sequence[NotApplied]:

@@ -22,7 +22,6 @@ import msgspec
 from jobd.errors import ServerDown
 from jobd.job.history import LAST_EVENTS, START, Cursor, Event, events_after
 from jobd.lifecycle.events import Place, read_history
-from jobd.store.postgres import translated
 from jobd.stream import channel
 from jobd.stream.keys import TOLD
 from jobd.supervise.wakeup import Wakeup
@@ -250,8 +249,7 @@ class Tailer:
 
     async def _look(self, keys: Sequence[tuple[UUID, Cursor]], places: dict[tuple[UUID, Cursor], list[Reader]]) -> None:
         try:
-            with translated(self._database.url):
-                records = await read_history(self._database.pool, [Place(*key) for key in keys])
+            records = await read_history(self._database, [Place(*key) for key in keys])
         except ServerDown as error:
             log.debug("no look at events: %s", error)
             self._moved.update(job_id for job_id, _ in keys)

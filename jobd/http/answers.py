@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -10,27 +9,17 @@ from msgspec import UNSET, Raw
 
 from jobd.lifecycle import read
 from jobd.lifecycle.waiting import explain_waiting
-from jobd.store.postgres import translated
 from jobd.wire import gateway as wire
 from jobd.wire.milliseconds import ms
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from msgspec import UnsetType
 
-    from jobd.http.services import Services
     from jobd.lifecycle.waiting import Wait
-    from jobd.store.postgres import Connection
-
-
-@contextlib.contextmanager
-def reading(services: Services) -> Iterator[Connection]:
-    """A connection for reads; one that is away is `unavailable` to the client."""
-    with translated(services.database.url):
-        yield services.database.pool
+    from jobd.store.session import Session
 
 
 def ms_or_none(at: datetime | None) -> int | None:
@@ -51,7 +40,7 @@ def job_id_in(text: str) -> UUID:
     raise ApiError("unknown_job", f"{text[:64]!r} is no job id")
 
 
-async def read_job(connection: Connection, job_id: UUID) -> read.Job:
+async def read_job(connection: Session, job_id: UUID) -> read.Job:
     """The job; raises ApiError `gone_job` or `unknown_job`."""
     job = (await read.read_jobs(connection, [job_id])).get(job_id)
     if job is None:
@@ -59,14 +48,14 @@ async def read_job(connection: Connection, job_id: UUID) -> read.Job:
     return job
 
 
-async def missing(connection: Connection, job_id: UUID) -> ApiError:
+async def missing(connection: Session, job_id: UUID) -> ApiError:
     """Why there is no such job: deleted, or never there."""
     if await read.gone_among(connection, [job_id]):
         return ApiError("gone_job", f"job {job_id} has finished and was deleted after its retention")
     return ApiError("unknown_job", f"there is no job {job_id}")
 
 
-async def whole_object(connection: Connection, job: read.Job, *, existing: bool = False) -> wire.JobObject:
+async def whole_object(connection: Session, job: read.Job, *, existing: bool = False) -> wire.JobObject:
     """The job with why it waits and what was tried."""
     waits = await explain_waiting(connection, [job.id]) if job.status == "queued" else {}
     attempts = await read.read_attempts(connection, job.id) if job.attempt_no else []

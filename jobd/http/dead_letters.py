@@ -7,7 +7,6 @@ from uuid import UUID
 
 from msgspec import UNSET
 
-from jobd.http.answers import reading
 from jobd.http.body import read_json
 from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.jobs import queue_full
@@ -35,8 +34,7 @@ BODY_BYTES = 64 * 1024
 async def get_dead_letters(call: Call) -> Response:
     query = read_query(call.request, FILTERS)
     most = query.pop("limit", PAGE)
-    with reading(call.services) as connection:
-        found = await list_dead_letters(connection, most=most, **query)
+    found = await list_dead_letters(call.services.database, most=most, **query)
     letters = [
         wire.DeadLetter(
             job_id=one.job_id,
@@ -66,14 +64,13 @@ async def _chosen(call: Call, asked: wire.Redrive) -> tuple[list[UUID], UUID | N
         if not (asked.queue is asked.task is asked.before is UNSET):
             raise ApiError("invalid", "ids go with no filter; send them alone, or queue and task without ids")
         return asked.ids, None
-    with reading(call.services) as connection:
-        letters = await list_dead_letters(
-            connection,
-            most=asked.limit,
-            before=None if asked.before is UNSET else asked.before,
-            queue=None if asked.queue is UNSET else asked.queue,
-            task=None if asked.task is UNSET else asked.task,
-        )
+    letters = await list_dead_letters(
+        call.services.database,
+        most=asked.limit,
+        before=None if asked.before is UNSET else asked.before,
+        queue=None if asked.queue is UNSET else asked.queue,
+        task=None if asked.task is UNSET else asked.task,
+    )
     more = letters[-1].job_id if len(letters) == asked.limit else None
     return [one.job_id for one in letters if one.redriven_to is None], more
 

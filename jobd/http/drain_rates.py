@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from jobd.errors import ServerDown
 from jobd.lifecycle.read import queue_stats
-from jobd.store.postgres import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +55,7 @@ class DrainRates:
             return
         self._last = now
         try:
-            with translated(self._database.url):
-                self.add(await queue_stats(self._database.pool))
+            self.add(await queue_stats(self._database))
         except ServerDown as error:
             log.debug("no sample of the queues: %s", error)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio
 import msgspec
 
-from jobd.http.answers import job_id_in, missing, reading
+from jobd.http.answers import job_id_in, missing
 from jobd.http.endpoint import Call, Parameter, get
 from jobd.http.hang_up import while_wanted
 from jobd.http.jobs import JOB_ID
@@ -114,13 +114,12 @@ async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) ->
 
 async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:
     """The job as it stands; a cursor that no event of it ever had is refused rather than waited for."""
-    with reading(call.services) as connection:
-        (record,) = await read_history(connection, [Place(job_id, after)])
-        if record is None:
-            raise await missing(connection, job_id)
-        if after <= newest(record) or record.is_cut:
-            return record
-        (whole,) = await read_history(connection, [Place(job_id, START)])
+    (record,) = await read_history(call.services.database, [Place(job_id, after)])
+    if record is None:
+        raise await missing(call.services.database, job_id)
+    if after <= newest(record) or record.is_cut:
+        return record
+    (whole,) = await read_history(call.services.database, [Place(job_id, START)])
     last = newest(whole or record)
     raise ApiError("cursor_ahead", f"job {job_id} has no event {after} yet, its newest is {last}; start without one")
 

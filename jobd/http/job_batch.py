@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from jobd.http.answers import missing, reading
+from jobd.http.answers import missing
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import JSON, Call, json_answer, post
 from jobd.http.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
@@ -111,10 +111,9 @@ async def _refuse_first_refused(call: Call, answers: Sequence[Enqueued]) -> None
 
 async def _entries(call: Call, answers: Sequence[Enqueued]) -> list[wire.BatchEntry]:
     old = {answer.job_id for answer in answers if isinstance(answer, Existing)}
-    with reading(call.services) as connection:
-        statuses = await statuses_of(connection, old) if old else {}
-        for job_id in old - statuses.keys():
-            raise await missing(connection, job_id)
+    statuses = await statuses_of(call.services.database, old) if old else {}
+    for job_id in old - statuses.keys():
+        raise await missing(call.services.database, job_id)
     return [
         wire.BatchEntry(
             answer.job_id,

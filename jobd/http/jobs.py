@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec import Meta, Raw
 from starlette.background import BackgroundTask
 
-from jobd.http.answers import job_id_in, job_object, job_summary, missing, read_job, reading, whole_object
+from jobd.http.answers import job_id_in, job_object, job_summary, missing, read_job, whole_object
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.query import read_query
@@ -92,8 +92,7 @@ async def _after_submit(call: Call, key: str | None, made: wire.JobObject) -> No
 
 
 async def _found_object(call: Call, job_id: UUID, *, existing: bool) -> wire.JobObject:
-    with reading(call.services) as connection:
-        return await whole_object(connection, await read_job(connection, job_id), existing=existing)
+    return await whole_object(call.services.database, await read_job(call.services.database, job_id), existing=existing)
 
 
 def created_object(job: NewJob, created_at: datetime) -> wire.JobObject:
@@ -150,14 +149,11 @@ async def queue_full(call: Call, queue: str, index: int | None = None) -> ApiErr
 async def get_job(call: Call) -> Response:
     job_id = job_id_in(call.request.path_params["id"])
     wait_s = read_query(call.request, (WAIT_S,)).get("wait_s", 0.0)
-    with reading(call.services) as connection:
-        job = await read_job(connection, job_id)
+    job = await read_job(call.services.database, job_id)
     if wait_s and job.status not in FINAL_STATUSES:
         await wait_for_job(call.services.tailer, call.request, job_id, wait_s)
-        with reading(call.services) as connection:
-            job = await read_job(connection, job_id)
-    with reading(call.services) as connection:
-        return json_answer(await whole_object(connection, job))
+        job = await read_job(call.services.database, job_id)
+    return json_answer(await whole_object(call.services.database, job))
 
 
 async def get_jobs(call: Call) -> Response:
@@ -168,8 +164,7 @@ async def get_jobs(call: Call) -> Response:
         if others := query.keys() & {"status", "task", "queue"}:
             raise ApiError("invalid", f"spec_hash goes with no other filter; leave out {', '.join(sorted(others))}")
         query["spec_hash"] = bytes.fromhex(spec_hash)
-    with reading(call.services) as connection:
-        page = await list_jobs(connection, most=most, **query)
+    page = await list_jobs(call.services.database, most=most, **query)
     return json_answer(wire.JobPage([job_summary(job) for job in page.jobs], page.next_before))
 
 
@@ -182,8 +177,7 @@ async def cancel_job(call: Call) -> Response:
     if isinstance(answer, AlreadyFinal):
         raise ApiError("already_final", f"job {job_id} is {answer.status.value} and stays so")
     if not isinstance(answer, Canceled | CancelRequested):
-        with reading(call.services) as connection:
-            raise await missing(connection, job_id)
+        raise await missing(call.services.database, job_id)
     status: wire.Status = "canceled" if isinstance(answer, Canceled) else "running"
     return json_answer(wire.CancelAnswer(job_id=job_id, status=status, cancel_requested=True))
 
@@ -193,11 +187,10 @@ async def retry_job(call: Call) -> Response:
     redriven = await call.services.engine.redrive([job_id])
     if isinstance(redriven, QueueFull):
         raise await queue_full(call, redriven.queue)
-    with reading(call.services) as connection:
-        if job_id not in redriven:
-            job = await read_job(connection, job_id)
-            raise ApiError("not_dead", f"job {job_id} is {job.status}; only a job in error can be run again")
-        made = job_object(await read_job(connection, redriven[job_id]))
+    if job_id not in redriven:
+        job = await read_job(call.services.database, job_id)
+        raise ApiError("not_dead", f"job {job_id} is {job.status}; only a job in error can be run again")
+    made = job_object(await read_job(call.services.database, redriven[job_id]))
     return json_answer(made, 202, {"Location": f"/v1/jobs/{made.job_id}"})
 
 

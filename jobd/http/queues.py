@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.http.answers import reading
 from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.query import read_query
 from jobd.lifecycle.read import QueueStats, queue_stats
@@ -15,20 +14,18 @@ from jobd.wire.problems import ApiError
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 
 async def get_queues(call: Call) -> Response:
     read_query(call.request, ())
-    with reading(call.services) as connection:
-        return json_answer(wire.Queues(await _queue_objects(call, connection)))
+    return json_answer(wire.Queues(await _queue_objects(call, call.services.database)))
 
 
 async def get_stats(call: Call) -> Response:
     read_query(call.request, ())
-    with reading(call.services) as connection:
-        queues = await _queue_objects(call, connection)
-        outbox = await outbox_depth(connection)
+    queues = await _queue_objects(call, call.services.database)
+    outbox = await outbox_depth(call.services.database)
     totals = wire.Totals(
         queued=sum(one.queued for one in queues),
         running=sum(one.running for one in queues),
@@ -47,7 +44,7 @@ async def get_stats(call: Call) -> Response:
     )
 
 
-async def _queue_objects(call: Call, connection: Connection) -> list[wire.QueueObject]:
+async def _queue_objects(call: Call, connection: Session) -> list[wire.QueueObject]:
     """Every queue that is configured or has ever had a job."""
     configured, drain = call.services.config().queues, call.services.drain
     stats = {one.queue: one for one in await queue_stats(connection)}

@@ -18,7 +18,6 @@ from msgspec import UNSET
 
 from jobd.engine.results import ResultNotKept
 from jobd.host.masking import masked_text
-from jobd.http.answers import reading
 from jobd.http.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
 from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.worker import check_worker_id, token_in
@@ -211,8 +210,7 @@ async def _released(call: Call, job_id: UUID, answer: Requeued | Canceled | Refu
 async def _reason(call: Call, job_id: UUID, answer: Refusal) -> wire.ReportReason:
     if isinstance(answer, Conflicting):
         return "conflicting_outcome"
-    with reading(call.services) as connection:
-        status = (await statuses_of(connection, [job_id])).get(job_id)
+    status = (await statuses_of(call.services.database, [job_id])).get(job_id)
     if status is None:
         return "unknown_job"
     return "canceled" if status == "canceled" else "superseded"

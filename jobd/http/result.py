@@ -10,7 +10,7 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from jobd.engine.results import ResultLost
-from jobd.http.answers import job_id_in, read_job, reading
+from jobd.http.answers import job_id_in, read_job
 from jobd.http.endpoint import HEADERS, JSON, Call, get
 from jobd.http.hang_up import hang_up
 from jobd.http.jobs import JOB_ID, MISSING
@@ -64,8 +64,7 @@ class FileAnswer:
 async def get_result(call: Call) -> Any:
     job_id = job_id_in(call.request.path_params["id"])
     read_query(call.request, ())
-    with reading(call.services) as connection:
-        job = await read_job(connection, job_id)
+    job = await read_job(call.services.database, job_id)
     if job.result_ref is not None:
         try:
             return FileAnswer(await call.services.results.open(job.result_ref))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from jobd.http.answers import reading
 from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
 from jobd.http.worker import RAW_OWNER
@@ -32,9 +31,8 @@ _NODE = re.compile(r"[^:]+:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3
 async def get_workers(call: Call) -> Response:
     query = read_query(call.request, PARAMETERS)
     most_held = query.get("held", 0)
-    with reading(call.services) as connection:
-        holders, total = await list_workers(connection, most=query.get("limit", PAGE))
-        held = await list_held_jobs(connection, most=most_held) if most_held else []
+    holders, total = await list_workers(call.services.database, most=query.get("limit", PAGE))
+    held = await list_held_jobs(call.services.database, most=most_held) if most_held else []
     workers = [_worker(one) for one in holders]
     return json_answer(wire.Workers(workers=workers, total=total, held=[_held(one) for one in held]))
 

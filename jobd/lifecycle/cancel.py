@@ -10,7 +10,6 @@ import asyncpg
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import FINAL_STATUSES, JobStatus
 from jobd.lifecycle.claim import EXPLAIN_CLAIMS, Unknown
-from jobd.store.postgres import fetch, transaction
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.store.postgres import Connection
+    from jobd.store.postgres import Database
 
 CANCEL_JOBS = statement("cancel_jobs")
 
@@ -28,15 +27,15 @@ TRIES = 20
 CancelAnswer = Canceled | CancelRequested | AlreadyFinal | Unknown
 
 
-async def cancel(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> list[CancelAnswer]:
+async def cancel(database: Database, job_ids: Sequence[UUID], *, now: datetime | None = None) -> list[CancelAnswer]:
     """Cancel jobs; the answers are in their order."""
     ordered = sorted(set(job_ids))
     answers: dict[UUID, CancelAnswer] = {}
-    for row in await _cancel(connection, ordered, now):
+    for row in await _cancel(database, ordered, now):
         answers[row["job_id"]] = Canceled(None) if row["status"] == "canceled" else CancelRequested()
     rest = [job_id for job_id in ordered if job_id not in answers]
     if rest:
-        for row in await fetch(connection, EXPLAIN_CLAIMS, rest):
+        for row in await database.fetch(EXPLAIN_CLAIMS, rest):
             status = JobStatus(row["status"])
             answers[row["job_id"]] = AlreadyFinal(status) if status in FINAL_STATUSES else CancelRequested()
     return [answers.get(job_id, Unknown()) for job_id in job_ids]
@@ -46,12 +45,13 @@ class _Moved(Exception):
     """Another transaction moved one of the jobs meanwhile."""
 
 
-async def _cancel(connection: Connection, job_ids: Sequence[UUID], now: datetime | None) -> list[asyncpg.Record]:
-    for _ in range(TRIES):
-        with contextlib.suppress(_Moved, asyncpg.DeadlockDetectedError):
-            async with transaction(connection) as session:
-                rows = await fetch(session, CANCEL_JOBS, job_ids, now)
-                if any(row["event_n"] is None for row in rows):
-                    raise _Moved
-            return rows
-    raise asyncpg.SerializationError(f"jobs moved {TRIES} times while they were being canceled")
+async def _cancel(database: Database, job_ids: Sequence[UUID], now: datetime | None) -> list[asyncpg.Record]:
+    async with database.connection() as connection:
+        for _ in range(TRIES):
+            with contextlib.suppress(_Moved, asyncpg.DeadlockDetectedError):
+                async with connection.transaction():
+                    rows = await connection.fetch(CANCEL_JOBS, job_ids, now)
+                    if any(row["event_n"] is None for row in rows):
+                        raise _Moved
+                return rows
+        raise asyncpg.SerializationError(f"jobs moved {TRIES} times while they were being canceled")

@@ -13,7 +13,6 @@ from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableRea
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.lock_order import in_turn
 from jobd.store.ids import random_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 CLAIM_JOBS = statement("claim_jobs")
 POLL_CLAIM_JOBS = statement("poll_claim_jobs")
@@ -92,7 +91,7 @@ _COLUMNS = len(ClaimRow.__struct_fields__)
 
 
 async def claim(
-    connection: Connection,
+    session: Session,
     asks: Sequence[Ask],
     *,
     ttl_s: float,
@@ -110,34 +109,34 @@ async def claim(
     sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
     order = list(sent.values())
     ids = [fresh[n] for n in order]
-    for row in await _run(connection, CLAIM_JOBS, [asks[n] for n in order], ids, ttl_s, task_ttls, now):
+    for row in await _run(session, CLAIM_JOBS, [asks[n] for n in order], ids, ttl_s, task_ttls, now):
         answers[order[row["n"] - 1]] = _claimed(row)
     rest = [n for n in order if n not in answers]
     if rest:
         ids = [fresh[n] for n in rest]
-        for row in await _run(connection, TAKE_OVER_JOBS, [asks[n] for n in rest], ids, ttl_s, task_ttls, now):
+        for row in await _run(session, TAKE_OVER_JOBS, [asks[n] for n in rest], ids, ttl_s, task_ttls, now):
             answers[sent[row["job_id"], row["enqueue_id"]]] = _taken_over(row)
     unclear = [n for n in range(len(asks)) if n not in answers]
     if unclear:
-        rows = await fetch(connection, EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}))
+        rows = await session.fetch(EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}))
         known = {row["job_id"]: row for row in rows}
         answers |= {n: _refusal(asks[n], known.get(asks[n].job_id)) for n in unclear}
         own = [n for n in unclear if _is_own(fresh[n], known.get(asks[n].job_id))]
         if own:
-            stand = await own_claims(connection, [asks[n] for n in own], [fresh[n] for n in own])
+            stand = await own_claims(session, [asks[n] for n in own], [fresh[n] for n in own])
             answers |= {n: job for n, job in zip(own, stand, strict=True) if job is not None}
     return [answers[n] for n in range(len(asks))]
 
 
-async def claims_that_stand(connection: Connection, asks: Sequence[Ask]) -> dict[UUID, ClaimedJob]:
+async def claims_that_stand(session: Session, asks: Sequence[Ask]) -> dict[UUID, ClaimedJob]:
     """The claims that these owners hold; an owner id never recurs, so what stands there is its own."""
-    rows = await fetch(connection, READ_BACK_CLAIMS, [ask.job_id for ask in asks], [ask.owner_id for ask in asks])
+    rows = await session.fetch(READ_BACK_CLAIMS, [ask.job_id for ask in asks], [ask.owner_id for ask in asks])
     return {row["job_id"]: ClaimedJob(**{name: row[name] for name in ClaimRow.__struct_fields__}) for row in rows}
 
 
-async def own_claims(connection: Connection, asks: Sequence[Ask], fresh: Sequence[Fresh]) -> list[ClaimedJob | None]:
+async def own_claims(session: Session, asks: Sequence[Ask], fresh: Sequence[Fresh]) -> list[ClaimedJob | None]:
     """What came of asks whose answer was lost: the claims that stand with the very ids that they brought."""
-    found = {job.lease_token.bytes: job for job in (await claims_that_stand(connection, asks)).values()}
+    found = {job.lease_token.bytes: job for job in (await claims_that_stand(session, asks)).values()}
     return [found.get(ids[16:]) for ids in fresh]
 
 
@@ -147,7 +146,7 @@ def _is_own(ids: Fresh, row: asyncpg.Record | None) -> bool:
 
 
 async def poll_claim(
-    connection: Connection,
+    session: Session,
     queues: Sequence[str],
     *,
     owner_id: str,
@@ -158,12 +157,12 @@ async def poll_claim(
 ) -> list[ClaimedJob]:
     """Claim the first due jobs of the queues, the first queue first, without any message."""
     exceptions = list(task_ttls), list(task_ttls.values())
-    rows = await fetch(connection, POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now, *exceptions)
+    rows = await session.fetch(POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now, *exceptions)
     return [_claimed(row) for row in rows]
 
 
 async def _run(
-    connection: Connection,
+    session: Session,
     text: str,
     asks: Sequence[Ask],
     ids: Sequence[Fresh],
@@ -171,8 +170,7 @@ async def _run(
     task_ttls: Mapping[str, float],
     now: datetime | None,
 ) -> list[asyncpg.Record]:
-    return await fetch(
-        connection,
+    return await session.fetch(
         text,
         [ask.job_id for ask in asks],
         [ask.enqueue_id for ask in asks],

@@ -8,14 +8,13 @@ from jobd.job.machine import decide_complete
 from jobd.job.model import Completed
 from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_of
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 COMPLETE_IF_LEASED = statement("complete_if_leased")
 
@@ -28,13 +27,12 @@ class Completion(Held, frozen=True, kw_only=True):
 
 
 async def complete(
-    connection: Connection, reports: Sequence[Completion], *, now: datetime | None = None
+    session: Session, reports: Sequence[Completion], *, now: datetime | None = None
 ) -> list[Completed | Refusal]:
     """Finish jobs whose attempts their callers still hold; the answers are in their order."""
     sent = in_turn(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         COMPLETE_IF_LEASED,
         [report.job_id for report in ordered],
         [report.attempt_id for report in ordered],
@@ -48,6 +46,6 @@ async def complete(
     answers: dict[int, Completed | Refusal] = {order[row["n"] - 1]: Completed() for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:
-        reasons = await explain(connection, [reports[n] for n in refused], decide_complete)
+        reasons = await explain(session, [reports[n] for n in refused], decide_complete)
         answers |= dict(zip(refused, reasons, strict=True))
     return [answers[n] for n in range(len(reports))]

@@ -18,13 +18,14 @@ import asyncpg
 import msgspec
 
 from jobd.lifecycle.read_back import jobs_that_stand
-from jobd.store.postgres import SESSION, fetch
+from jobd.store.postgres import SESSION
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Connection, Session
 
 ENQUEUE_JOBS = statement("enqueue_jobs")
 TAKE_KEYS = statement("take_keys")
@@ -122,7 +123,7 @@ async def enqueue(
     try:
         return await _enqueue(database, jobs, max_queued, whole, now)
     except asyncpg.UniqueViolationError:  # a job is there: an earlier sending of it, whose answer was lost
-        there = await jobs_that_stand(database.pool, [job.id for job in jobs])
+        there = await jobs_that_stand(database, [job.id for job in jobs])
         if not there:
             raise
     rest = [job for job in jobs if job.id not in there]
@@ -135,17 +136,18 @@ async def _enqueue(
 ) -> list[Enqueued]:
     plain = not whole and all(job.key is None and job.dedupe == "none" for job in jobs)
     if plain:
-        return await _insert(database.pool, jobs, max_queued, now)
-    try:
-        return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=False)
-    except asyncpg.LockNotAvailableError:
-        if all(job.key is None for job in jobs):
-            raise
-    return await _enqueue_in_one(database, jobs, max_queued, whole, now, apart=True)
+        return await _insert(database, jobs, max_queued, now)
+    async with database.connection() as connection:
+        try:
+            return await _enqueue_in_one(connection, jobs, max_queued, whole, now, apart=False)
+        except asyncpg.LockNotAvailableError:
+            if all(job.key is None for job in jobs):
+                raise
+        return await _enqueue_in_one(connection, jobs, max_queued, whole, now, apart=True)
 
 
 async def _enqueue_in_one(
-    database: Database,
+    connection: Connection,
     jobs: Sequence[NewJob],
     max_queued: int | None,
     whole: bool,
@@ -157,15 +159,14 @@ async def _enqueue_in_one(
 
     `apart`: find out which keys are held by others, answer those jobs `KeyBusy`, and wait for other locks as usual.
     """
-    async with database.pool.acquire() as connection:
-        try:
-            async with connection.transaction():
-                answers = await _enqueue_keyed(connection, jobs, max_queued, now, apart=apart)
-                if whole and any(isinstance(answer, REFUSED) for answer in answers):
-                    raise NotWhole(answers)
-                return answers
-        except NotWhole as refused:
-            return refused.answers
+    try:
+        async with connection.transaction():
+            answers = await _enqueue_keyed(connection, jobs, max_queued, now, apart=apart)
+            if whole and any(isinstance(answer, REFUSED) for answer in answers):
+                raise NotWhole(answers)
+            return answers
+    except NotWhole as refused:
+        return refused.answers
 
 
 async def _enqueue_keyed(
@@ -222,12 +223,9 @@ async def _book_if_free(connection: Connection, job: NewJob, now: datetime | Non
         return []
 
 
-async def _book(
-    connection: Connection, jobs: Sequence[NewJob], now: datetime | None, locked_ms: int
-) -> list[asyncpg.Record]:
+async def _book(session: Session, jobs: Sequence[NewJob], now: datetime | None, locked_ms: int) -> list[asyncpg.Record]:
     keys = [job.key for job in jobs if job.key is not None]
-    return await fetch(
-        connection,
+    return await session.fetch(
         TAKE_KEYS,
         [key.principal for key in keys],
         [key.key for key in keys],
@@ -239,7 +237,7 @@ async def _book(
     )
 
 
-async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
+async def _twins(session: Session, jobs: Sequence[NewJob]) -> dict[UUID, UUID]:
     """For jobs that asked for it: the job that already does the same, in the table or earlier in the batch.
 
     A job that finds itself was sent before and is no twin of its own.
@@ -248,8 +246,8 @@ async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, U
     if not asking:
         return {}
     hashes = [job.spec_hash for job in asking]
-    await fetch(connection, LOCK_SPECS, hashes)
-    rows = await fetch(connection, FIND_TWINS, hashes, [job.dedupe == "result" for job in asking])
+    await session.fetch(LOCK_SPECS, hashes)
+    rows = await session.fetch(FIND_TWINS, hashes, [job.dedupe == "result" for job in asking])
     found = {asking[row["n"] - 1].id: row["id"] for row in rows if row["id"] != asking[row["n"] - 1].id}
     first_of: dict[bytes, UUID] = {}
     for job in jobs:
@@ -261,12 +259,11 @@ async def _twins(connection: Connection, jobs: Sequence[NewJob]) -> dict[UUID, U
 
 
 async def _insert(
-    connection: Connection, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None
+    session: Session, jobs: Sequence[NewJob], max_queued: int | None, now: datetime | None
 ) -> list[Enqueued]:
     if not jobs:
         return []
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         ENQUEUE_JOBS,
         [job.id for job in jobs],
         [job.task for job in jobs],
@@ -285,11 +282,11 @@ async def _insert(
     made: dict[UUID, datetime | None] = {row["id"]: row["created_at"] for row in rows}
     if len(made) < len(jobs):  # the queue is full, perhaps with an earlier sending of the job itself
         missing = [job.id for job in jobs if job.id not in made]
-        made |= dict.fromkeys(await jobs_that_stand(connection, missing))
+        made |= dict.fromkeys(await jobs_that_stand(session, missing))
     return [Created(job.id, made[job.id]) if job.id in made else QueueFull(job.queue) for job in jobs]
 
 
-async def _settle_keys(connection: Connection, settled: Sequence[tuple[NewJob, Enqueued]]) -> None:
+async def _settle_keys(session: Session, settled: Sequence[tuple[NewJob, Enqueued]]) -> None:
     """Keys booked for jobs that were not made: pointed at the twin, or given back."""
     moved = [
         (job.key, answer.job_id if isinstance(answer, Existing) else None)
@@ -297,7 +294,7 @@ async def _settle_keys(connection: Connection, settled: Sequence[tuple[NewJob, E
         if job.key is not None and not isinstance(answer, Created)
     ]
     if moved:
-        await connection.execute(
+        await session.execute(
             POINT_KEYS, [key.principal for key, _ in moved], [key.key for key, _ in moved], [to for _, to in moved]
         )
 

@@ -9,7 +9,6 @@ import msgspec
 
 from jobd.job.history import START, Chunk, Cursor, EndedAttempt, Record, Told, before
 from jobd.job.model import LeaseLost
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 APPEND_EVENTS = statement("append_events")
 LAST_CHUNKS = statement("last_chunks")
@@ -89,7 +88,7 @@ UNLIMITED = Limit()
 
 
 async def append_events(
-    connection: Connection,
+    session: Session,
     tellings: Sequence[Telling],
     *,
     limit: Limit = UNLIMITED,
@@ -102,8 +101,7 @@ async def append_events(
         firsts = [tellings[group[0]] for group in groups]
         told = [[event for n in group for event in tellings[n].events] for group in groups]
         chunks = [[event for event in events if not limit.drops(event)] for events in told]
-        rows = await fetch(
-            connection,
+        rows = await session.fetch(
             APPEND_EVENTS,
             [telling.job_id for telling in firsts],
             [telling.lease_token for telling in firsts],
@@ -119,7 +117,7 @@ async def append_events(
             kept = Kept(Cursor(row["attempt_no"], row["last_n"]))
             answers |= dict.fromkeys(groups[row["n"] - 1], kept)
         refused = [n for group in groups for n in group if n not in answers]
-        answers |= dict(zip(refused, await _explained(connection, [tellings[n] for n in refused]), strict=True))
+        answers |= dict(zip(refused, await _explained(session, [tellings[n] for n in refused]), strict=True))
     return [answers[n] for n in range(len(tellings))]
 
 
@@ -146,12 +144,11 @@ def _continues(tellings: Sequence[Telling], group: Sequence[int], telling: Telli
     return uncounted and size + len(telling.events) <= CHUNK_EVENTS
 
 
-async def _explained(connection: Connection, tellings: Sequence[Telling]) -> list[Answer]:
+async def _explained(session: Session, tellings: Sequence[Telling]) -> list[Answer]:
     """Why these were not kept now: told before, counted otherwise, or no longer the holder's."""
     if not tellings:
         return []
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         TOLD_BEFORE,
         [telling.job_id for telling in tellings],
         [telling.lease_token for telling in tellings],
@@ -168,10 +165,9 @@ def _why(telling: Telling, row: asyncpg.Record | None) -> Answer:
     return OutOfStep(row["told_n"])
 
 
-async def read_history(connection: Connection, places: Sequence[Place]) -> list[Record | None]:
+async def read_history(session: Session, places: Sequence[Place]) -> list[Record | None]:
     """What there is to know about each reader's job from its place on; None: there is no such job (any more)."""
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         READ_HISTORY,
         [place.job_id for place in places],
         [place.after.attempt for place in places],
@@ -184,9 +180,9 @@ async def read_history(connection: Connection, places: Sequence[Place]) -> list[
     return [_record(found[n]) if n in found else None for n in range(len(places))]
 
 
-async def last_places(connection: Connection, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:
+async def last_places(session: Session, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:
     """From where on one look brings the rest of each job's history: START unless it has told more than `most_bytes`."""
-    rows = await fetch(connection, LAST_CHUNKS, job_ids, CHUNKS, most_bytes)
+    rows = await session.fetch(LAST_CHUNKS, job_ids, CHUNKS, most_bytes)
     begins = {row["n"] - 1: Cursor(row["attempt_no"], row["first_n"]) for row in rows}
     return [before(begins[n]) if n in begins else START for n in range(len(job_ids))]
 

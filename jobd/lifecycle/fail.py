@@ -12,7 +12,6 @@ from jobd.job.retry import NO_POLICIES, as_arrays
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from jobd.job.retry import RetryPolicy
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 FAIL_IF_LEASED = statement("fail_if_leased")
 
@@ -37,7 +36,7 @@ class Failure(Held, frozen=True, kw_only=True):
 
 
 async def fail(
-    connection: Connection,
+    session: Session,
     reports: Sequence[Failure],
     *,
     policy: RetryPolicy,
@@ -51,8 +50,7 @@ async def fail(
     """
     sent = in_turn(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         FAIL_IF_LEASED,
         [report.job_id for report in ordered],
         [report.attempt_id for report in ordered],
@@ -70,7 +68,7 @@ async def fail(
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:
         decide = functools.partial(decide_fail, retryable=True, policy=policy, jitter=0.0, now=0.0)
-        reasons = await explain(connection, [reports[n] for n in refused], decide)
+        reasons = await explain(session, [reports[n] for n in refused], decide)
         answers |= dict(zip(refused, reasons, strict=True))
     return [answers[n] for n in range(len(reports))]
 

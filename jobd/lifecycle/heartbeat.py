@@ -10,13 +10,12 @@ import msgspec
 
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.lock_order import in_turn
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 HEARTBEAT_LEASES = statement("heartbeat_leases")
 
@@ -37,13 +36,12 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def heartbeat(
-    connection: Connection, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
+    session: Session, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
 ) -> list[Renewal | LeaseLost]:
     """Renew leases; the answers are in their order. Of two beats with one token only the first counts."""
     sent = in_turn(beats, lambda beat: (beat.job_id, beat.lease_token))
     ordered = [beats[n] for n in sent.values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         HEARTBEAT_LEASES,
         [beat.job_id for beat in ordered],
         [beat.lease_token for beat in ordered],

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 import msgspec
 
 from jobd.lifecycle.lock_order import in_turn
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 ACQUIRE_LEASES = statement("acquire_leases")
 RENEW_LEASES = statement("renew_leases")
@@ -43,8 +42,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime
     heartbeat_at: datetime
 
-    def public(self) -> dict[str, Any]:
-        record: dict[str, Any] = msgspec.to_builtins(self)
+    def public(self) -> dict[str, object]:
+        record: dict[str, object] = msgspec.to_builtins(self)
         del record["lease_token"]
         return record
 
@@ -58,13 +57,13 @@ class Grip(msgspec.Struct, frozen=True, kw_only=True):
     claim_version: int | None = None
 
 
-def claim_record_schema() -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(files("jobd.lifecycle").joinpath("claim_record.schema.json").read_bytes())
+def claim_record_schema() -> dict[str, object]:
+    schema: dict[str, object] = json.loads(files("jobd.lifecycle").joinpath("claim_record.schema.json").read_bytes())
     return schema
 
 
 async def acquire(
-    connection: Connection,
+    session: Session,
     kind: ResourceType,
     resource_ids: Sequence[UUID],
     *,
@@ -73,19 +72,18 @@ async def acquire(
     now: datetime | None = None,
 ) -> list[LeaseRecord | None]:
     """Take each resource that is free or whose lease expired; None for one that another holds."""
-    rows = await fetch(connection, ACQUIRE_LEASES, sorted(set(resource_ids)), kind, owner_id, ttl_s, now)
+    rows = await session.fetch(ACQUIRE_LEASES, sorted(set(resource_ids)), kind, owner_id, ttl_s, now)
     held = {row["resource_id"]: _record(row) for row in rows}
     return [held.get(resource_id) for resource_id in resource_ids]
 
 
 async def renew(
-    connection: Connection, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
+    session: Session, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
 ) -> list[LeaseRecord | None]:
     """Extend leases; None for one that is lost, whose holder must stop at once."""
     sent = in_turn(grips, _proof_of)
     ordered = [grips[n] for n in sent.values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         RENEW_LEASES,
         [grip.resource_id for grip in ordered],
         kind,
@@ -98,11 +96,10 @@ async def renew(
     return [held.get(_proof_of(grip)) for grip in grips]
 
 
-async def release(connection: Connection, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
+async def release(session: Session, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
     """Give leases up; False for one that was lost before."""
     ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         RELEASE_LEASES,
         [grip.resource_id for grip in ordered],
         kind,

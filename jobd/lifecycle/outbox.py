@@ -8,7 +8,6 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 READ_OUTBOX = statement("read_outbox")
 FORGET_TOLD = statement("forget_told")
@@ -77,42 +76,42 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 _LIVE = Live.__struct_fields__
 
 
-async def read_outbox(connection: Connection, *, most: int, skip: Sequence[int] = ()) -> list[Told]:
+async def read_outbox(session: Session, *, most: int, skip: Sequence[int] = ()) -> list[Told]:
     """The changes of the oldest `most` commits, in their order, without those to skip."""
-    rows = await fetch(connection, READ_OUTBOX, most, list(skip))
+    rows = await session.fetch(READ_OUTBOX, most, list(skip))
     return [Told(*row) for row in rows]
 
 
-async def read_epoch(connection: Connection) -> str:
+async def read_epoch(session: Session) -> str:
     """What a Redis shows that was filled from this database, and by nothing that it has lost."""
-    return str(await connection.fetchval(READ_EPOCH))
+    return str(await session.fetchval(READ_EPOCH))
 
 
-async def raise_epoch(connection: Connection) -> str:
-    await connection.execute(RAISE_EPOCH)
-    return await read_epoch(connection)
+async def raise_epoch(session: Session) -> str:
+    await session.execute(RAISE_EPOCH)
+    return await read_epoch(session)
 
 
-async def forget_told(connection: Connection, seqs: Sequence[int]) -> None:
-    await connection.execute(FORGET_TOLD, list(seqs))
+async def forget_told(session: Session, seqs: Sequence[int]) -> None:
+    await session.execute(FORGET_TOLD, list(seqs))
 
 
 async def live_jobs(
-    connection: Connection, queues: Sequence[str], *, page: int, most_waiting: int
+    session: Session, queues: Sequence[str], *, page: int, most_waiting: int
 ) -> AsyncIterator[list[Live]]:
     """Jobs that are not final, page by page: all that run, then the first of each queue, then the next to be due."""
     rows: list[asyncpg.Record] = []
-    while rows := await fetch(connection, READ_LIVE_RUNNING, rows[-1]["job_id"] if rows else None, page):
+    while rows := await session.fetch(READ_LIVE_RUNNING, rows[-1]["job_id"] if rows else None, page):
         yield _live(rows)
     for queue in queues:
         rows, left = [], most_waiting
         while left > 0 and (
-            rows := await fetch(connection, READ_LIVE_QUEUED, queue, *_after(rows, "order_at"), min(page, left))
+            rows := await session.fetch(READ_LIVE_QUEUED, queue, *_after(rows, "order_at"), min(page, left))
         ):
             yield _live(rows)
             left -= len(rows)
     rows, left = [], most_waiting
-    while left > 0 and (rows := await fetch(connection, READ_LIVE_DELAYED, *_after(rows, "due_at"), min(page, left))):
+    while left > 0 and (rows := await session.fetch(READ_LIVE_DELAYED, *_after(rows, "due_at"), min(page, left))):
         yield _live(rows)
         left -= len(rows)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobd.store.clock import in_time
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.store.clock_eras import Past
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 PRUNE_JOBS = statement("prune_jobs")
 PRUNE_MEMORIES = statement("prune_memories")
 READ_RESULT_REFS = statement("read_result_refs")
+READ_INSTALLATION = statement("read_installation")
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prune(
-    connection: Connection,
+    session: Session,
     *,
     keep_s: float = 0.0,
     most: int = 500,
@@ -38,18 +38,21 @@ async def prune(
     now: datetime | None = None,
 ) -> Pruned:
     """Delete one batch of jobs that finished in the past, or more than `keep_s` ago by the clock."""
-    (row,) = await fetch(connection, PRUNE_JOBS, keep_s, most, now, *in_time(past))
+    (row,) = await session.fetch(PRUNE_JOBS, keep_s, most, now, *in_time(past))
     return Pruned(**dict(row))
 
 
-async def prune_memories(
-    connection: Connection, *, keep_gone_s: float, most: int = 1000, now: datetime | None = None
-) -> int:
+async def prune_memories(session: Session, *, keep_gone_s: float, most: int = 1000, now: datetime | None = None) -> int:
     """Forget one batch each of gone ids and of expired idempotency keys; how many."""
-    forgotten: int = await connection.fetchval(PRUNE_MEMORIES, keep_gone_s, most, now)
-    return forgotten
+    (row,) = await session.fetch(PRUNE_MEMORIES, keep_gone_s, most, now)
+    return int(row[0])
 
 
-async def read_result_refs(connection: Connection, job_ids: Sequence[UUID]) -> set[str]:
+async def read_result_refs(session: Session, job_ids: Sequence[UUID]) -> set[str]:
     """The result files that the rows of these jobs name."""
-    return {row["result_ref"] for row in await fetch(connection, READ_RESULT_REFS, list(job_ids))}
+    return {row["result_ref"] for row in await session.fetch(READ_RESULT_REFS, list(job_ids))}
+
+
+async def read_installation(session: Session) -> str:
+    """The id of this database, which the folder of result files remembers."""
+    return str(await session.fetchval(READ_INSTALLATION))

@@ -71,3 +71,7 @@ SELECT (SELECT count(*) FROM keys) + (SELECT count(*) FROM gone);
 SELECT jobs.result_ref FROM unnest($1::uuid[]) AS a (job_id)
 JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
 WHERE jobs.result_ref IS NOT NULL;
+
+-- name: read_installation
+-- The id that this database was given when it was made. Reads only.
+SELECT id::text FROM installation;

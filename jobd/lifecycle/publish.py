@@ -7,14 +7,13 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 SELECT_FOR_PUBLISH = statement("select_for_publish")
 QUEUES_WITH_WORK = statement("queues_with_work")
@@ -47,25 +46,25 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def select_for_publish(
-    connection: Connection, queues: Sequence[str], *, most: int, known: Iterable[UUID] = ()
+    session: Session, queues: Sequence[str], *, most: int, known: Iterable[UUID] = ()
 ) -> list[Offer]:
     """The first `most` jobs of each queue in the order in which they shall run, without `known` and paused ones."""
-    rows = await fetch(connection, SELECT_FOR_PUBLISH, list(queues), most, list(known))
+    rows = await session.fetch(SELECT_FOR_PUBLISH, list(queues), most, list(known))
     return [Offer(**{name: row[name] for name in Offer.__struct_fields__}) for row in rows]
 
 
-async def queues_with_work(connection: Connection) -> set[str]:
-    return {row["queue"] for row in await fetch(connection, QUEUES_WITH_WORK)}
+async def queues_with_work(session: Session) -> set[str]:
+    return {row["queue"] for row in await session.fetch(QUEUES_WITH_WORK)}
 
 
-async def promote_due(connection: Connection, *, most: int = 1000, now: datetime | None = None) -> list[UUID]:
+async def promote_due(session: Session, *, most: int = 1000, now: datetime | None = None) -> list[UUID]:
     """Put jobs whose `run_after` has come into the queue; those moved."""
-    return [row["job_id"] for row in await fetch(connection, PROMOTE_DUE, most, now)]
+    return [row["job_id"] for row in await session.fetch(PROMOTE_DUE, most, now)]
 
 
 async def look_ahead(
-    connection: Connection, queues: Sequence[str] = (), *, known: Iterable[UUID] = (), now: datetime | None = None
+    session: Session, queues: Sequence[str] = (), *, known: Iterable[UUID] = (), now: datetime | None = None
 ) -> Ahead:
     """Of these queues, which have room for more; jobs that are `known` are offered already."""
-    (row,) = await fetch(connection, LOOK_AHEAD, list(queues), list(known), now)
+    (row,) = await session.fetch(LOOK_AHEAD, list(queues), list(known), now)
     return Ahead(**{name: row[name] for name in Ahead.__struct_fields__})

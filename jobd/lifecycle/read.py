@@ -8,13 +8,12 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 READ_JOBS = statement("read_jobs")
 READ_ATTEMPTS = statement("read_attempts")
@@ -109,22 +108,22 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     canceled: int
 
 
-async def read_jobs(connection: Connection, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
-    rows = await fetch(connection, READ_JOBS, list(job_ids))
+async def read_jobs(session: Session, job_ids: Sequence[UUID]) -> dict[UUID, Job]:
+    rows = await session.fetch(READ_JOBS, list(job_ids))
     return {row["id"]: Job(**dict(row)) for row in rows}
 
 
-async def read_attempts(connection: Connection, job_id: UUID) -> list[Attempt]:
-    return [Attempt(**dict(row)) for row in await fetch(connection, READ_ATTEMPTS, job_id)]
+async def read_attempts(session: Session, job_id: UUID) -> list[Attempt]:
+    return [Attempt(**dict(row)) for row in await session.fetch(READ_ATTEMPTS, job_id)]
 
 
-async def gone_among(connection: Connection, job_ids: Sequence[UUID]) -> set[UUID]:
+async def gone_among(session: Session, job_ids: Sequence[UUID]) -> set[UUID]:
     """Which of the ids belong to jobs that retention has deleted."""
-    return {row["job_id"] for row in await fetch(connection, IS_GONE, list(job_ids))}
+    return {row["job_id"] for row in await session.fetch(IS_GONE, list(job_ids))}
 
 
 async def list_jobs(
-    connection: Connection,
+    session: Session,
     *,
     most: int = 100,
     before: UUID | None = None,
@@ -136,12 +135,12 @@ async def list_jobs(
 ) -> Page:
     """A page of jobs, newest first. It may be short, even empty, and still not the last: `next_before` says."""
     if spec_hash is not None:
-        rows = await fetch(connection, LIST_BY_SPEC, spec_hash, before, most)
+        rows = await session.fetch(LIST_BY_SPEC, spec_hash, before, most)
         limit = most
     else:
         bare = status is None and task is None and queue is None
         limit = most if bare else stretch
-        rows = await fetch(connection, LIST_JOBS, before, limit, status, task, queue)
+        rows = await session.fetch(LIST_JOBS, before, limit, status, task, queue)
     fitting = [row for row in rows if row["fits"]][:most]
     fields = JobSummary.__struct_fields__
     if len(fitting) == most:
@@ -152,26 +151,26 @@ async def list_jobs(
 
 
 async def list_dead_letters(
-    connection: Connection,
+    session: Session,
     *,
     most: int = 100,
     before: UUID | None = None,
     queue: str | None = None,
     task: str | None = None,
 ) -> list[DeadLetterEntry]:
-    rows = await fetch(connection, LIST_DEAD_LETTERS, before, most, queue, task)
+    rows = await session.fetch(LIST_DEAD_LETTERS, before, most, queue, task)
     return [DeadLetterEntry(**dict(row)) for row in rows]
 
 
-async def queue_stats(connection: Connection) -> list[QueueStats]:
-    return [QueueStats(**dict(row)) for row in await fetch(connection, QUEUE_STATS)]
+async def queue_stats(session: Session) -> list[QueueStats]:
+    return [QueueStats(**dict(row)) for row in await session.fetch(QUEUE_STATS)]
 
 
-async def pause_queue(connection: Connection, queue: str, *, paused: bool) -> None:
-    await connection.execute(PAUSE_QUEUE, queue, paused)
+async def pause_queue(session: Session, queue: str, *, paused: bool) -> None:
+    await session.execute(PAUSE_QUEUE, queue, paused)
 
 
-async def note_raw_workers(connection: Connection, queues: Collection[str], *, now: datetime | None = None) -> None:
+async def note_raw_workers(session: Session, queues: Collection[str], *, now: datetime | None = None) -> None:
     """Raw workers read the streams of these queues: for one lease time from now on, nobody polls their jobs."""
     if queues:
-        await connection.execute(NOTE_RAW_WORKERS, list(queues), now)
+        await session.execute(NOTE_RAW_WORKERS, list(queues), now)

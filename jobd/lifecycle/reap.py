@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobd.job.retry import NO_POLICIES, as_arrays
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from jobd.job.retry import RetryPolicy
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 REAP_EXPIRED = statement("reap_expired")
 
@@ -33,7 +32,7 @@ class ReapCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def reap(
-    connection: Connection,
+    session: Session,
     *,
     policy: RetryPolicy,
     task_policies: Mapping[str, RetryPolicy] = NO_POLICIES,
@@ -47,7 +46,7 @@ async def reap(
     owners = None if dead_owners is None else list(dead_owners)
     usual = policy.base_s, policy.cap_s
     exceptions = as_arrays(task_policies)
-    rows = await fetch(connection, REAP_EXPIRED, most, *usual, grace_s, jitter, now, owners, *exceptions)
+    rows = await session.fetch(REAP_EXPIRED, most, *usual, grace_s, jitter, now, owners, *exceptions)
     statuses = [row["status"] for row in rows]
     return ReapCounts(
         requeued=statuses.count("queued"),

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from jobd.lifecycle.enqueue import QueueFull
 from jobd.store.ids import new_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -14,14 +13,15 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 LOCK_FRESH_LETTERS = statement("lock_fresh_letters")
 REDRIVE_JOBS = statement("redrive_jobs")
 
 
 async def redrive(
-    connection: Connection,
+    session: Session,
     job_ids: Sequence[UUID],
     *,
     max_queued: int | None = None,
@@ -29,7 +29,7 @@ async def redrive(
 ) -> dict[UUID, UUID] | QueueFull:
     """Run dead letters again: the new job of each; an id that is missing is no dead letter. All of them or none."""
     ordered = sorted(set(job_ids))
-    rows = await fetch(connection, REDRIVE_JOBS, ordered, new_ids(len(ordered)), max_queued, now)
+    rows = await session.fetch(REDRIVE_JOBS, ordered, new_ids(len(ordered)), max_queued, now)
     for row in rows:
         if row["full_queue"] is not None:
             return QueueFull(row["full_queue"])
@@ -40,6 +40,6 @@ async def redrive_once(
     database: Database, job_ids: Sequence[UUID], *, max_queued: int | None = None, now: datetime | None = None
 ) -> dict[UUID, UUID] | QueueFull:
     """As `redrive`, but only letters that do not run again yet: asked for twice, also at once, each runs once."""
-    async with database.pool.acquire() as connection, connection.transaction():
-        rows = await fetch(connection, LOCK_FRESH_LETTERS, sorted(set(job_ids)))
-        return await redrive(connection, [row["job_id"] for row in rows], max_queued=max_queued, now=now)
+    async with database.transaction() as session:
+        rows = await session.fetch(LOCK_FRESH_LETTERS, sorted(set(job_ids)))
+        return await redrive(session, [row["job_id"] for row in rows], max_queued=max_queued, now=now)

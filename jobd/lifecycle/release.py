@@ -9,26 +9,24 @@ from jobd.job.model import Canceled, Requeued
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 RELEASE_IF_LEASED = statement("release_if_leased")
 
 
 async def release(
-    connection: Connection, holders: Sequence[Held], *, now: datetime | None = None
+    session: Session, holders: Sequence[Held], *, now: datetime | None = None
 ) -> list[Requeued | Canceled | Refusal]:
     """Hand jobs back; the answers are in their order."""
     sent = in_turn(holders, proof_of)
     ordered = [holders[n] for n in sent.values()]
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         RELEASE_IF_LEASED,
         [holder.job_id for holder in ordered],
         [holder.attempt_id for holder in ordered],
@@ -43,6 +41,6 @@ async def release(
         answers[sent[proof_in(row)]] = requeued if row["status"] == "queued" else Canceled(AttemptOutcome.CANCELED)
     refused = [n for n in range(len(holders)) if n not in answers]
     if refused:
-        reasons = await explain(connection, [holders[n] for n in refused], decide_release)
+        reasons = await explain(session, [holders[n] for n in refused], decide_release)
         answers |= dict(zip(refused, reasons, strict=True))
     return [answers[n] for n in range(len(holders))]

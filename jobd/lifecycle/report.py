@@ -13,7 +13,6 @@ import msgspec
 
 from jobd.job.model import AlreadyFinished, ClaimRef, ClosedAttempt, Conflicting, JobView, Superseded
 from jobd.job.status import AttemptOutcome, JobStatus
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 EXPLAIN_REPORTS = statement("explain_reports")
 
@@ -47,11 +46,10 @@ def proof_in(row: asyncpg.Record) -> tuple[UUID, UUID, UUID]:
 
 
 async def explain(
-    connection: Connection, reports: Sequence[Held], decide: Callable[[JobView, ClaimRef], object]
+    session: Session, reports: Sequence[Held], decide: Callable[[JobView, ClaimRef], object]
 ) -> list[Refusal]:
     """Why each of these reports changed nothing."""
-    rows = await fetch(
-        connection,
+    rows = await session.fetch(
         EXPLAIN_REPORTS,
         [report.job_id for report in reports],
         [report.attempt_id for report in reports],

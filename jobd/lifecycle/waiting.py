@@ -11,14 +11,13 @@ from uuid import UUID
 import msgspec
 
 from jobd.lifecycle.claim import EXPLAIN_CLAIMS
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 EXPLAIN_WAITING = statement("explain_waiting")
 QUEUE_HEADS = statement("queue_heads")
@@ -44,9 +43,9 @@ class OutboxDepth(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float | None
 
 
-async def explain_waiting(connection: Connection, job_ids: Collection[UUID], *, most: int = MOST) -> dict[UUID, Wait]:
+async def explain_waiting(session: Session, job_ids: Collection[UUID], *, most: int = MOST) -> dict[UUID, Wait]:
     """Why each of the jobs waits; one that does not is left out."""
-    rows = await fetch(connection, EXPLAIN_WAITING, list(job_ids), most)
+    rows = await session.fetch(EXPLAIN_WAITING, list(job_ids), most)
     return {
         row["job_id"]: Wait(
             job_id=row["job_id"],
@@ -59,18 +58,16 @@ async def explain_waiting(connection: Connection, job_ids: Collection[UUID], *, 
     }
 
 
-async def statuses_of(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, str]:
+async def statuses_of(session: Session, job_ids: Collection[UUID]) -> dict[UUID, str]:
     """Where the jobs stand; one that is not there is left out."""
-    return {row["job_id"]: row["status"] for row in await fetch(connection, EXPLAIN_CLAIMS, list(job_ids))}
+    return {row["job_id"]: row["status"] for row in await session.fetch(EXPLAIN_CLAIMS, list(job_ids))}
 
 
-async def queue_heads(
-    connection: Connection, queues: Collection[str], *, now: datetime | None = None
-) -> dict[str, float]:
+async def queue_heads(session: Session, queues: Collection[str], *, now: datetime | None = None) -> dict[str, float]:
     """For how many seconds the first in line of each queue could have run already."""
-    return {row["queue"]: row["waits_s"] for row in await fetch(connection, QUEUE_HEADS, list(queues), now)}
+    return {row["queue"]: row["waits_s"] for row in await session.fetch(QUEUE_HEADS, list(queues), now)}
 
 
-async def outbox_depth(connection: Connection, *, most: int = MOST, now: datetime | None = None) -> OutboxDepth:
-    (row,) = await fetch(connection, OUTBOX_DEPTH, most, now)
+async def outbox_depth(session: Session, *, most: int = MOST, now: datetime | None = None) -> OutboxDepth:
+    (row,) = await session.fetch(OUTBOX_DEPTH, most, now)
     return OutboxDepth(**dict(row))

@@ -12,11 +12,10 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 LIST_WORKERS = statement("list_workers")
 LIST_HELD_JOBS = statement("list_held_jobs")
@@ -48,13 +47,13 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     data: str | None
 
 
-async def list_workers(connection: Connection, *, most: int) -> tuple[list[Holder], int]:
+async def list_workers(session: Session, *, most: int) -> tuple[list[Holder], int]:
     """The holders, the longest silent first, and how many there are in all."""
-    rows = await fetch(connection, LIST_WORKERS, most)
+    rows = await session.fetch(LIST_WORKERS, most)
     fields = Holder.__struct_fields__
     return [Holder(**{name: row[name] for name in fields}) for row in rows], rows[0]["total"] if rows else 0
 
 
-async def list_held_jobs(connection: Connection, *, most: int, chunks: int = CHUNKS) -> list[HeldJob]:
+async def list_held_jobs(session: Session, *, most: int, chunks: int = CHUNKS) -> list[HeldJob]:
     """What is being worked on, the longest held first."""
-    return [HeldJob(**dict(row)) for row in await fetch(connection, LIST_HELD_JOBS, most, chunks)]
+    return [HeldJob(**dict(row)) for row in await session.fetch(LIST_HELD_JOBS, most, chunks)]

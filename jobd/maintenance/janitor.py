@@ -24,9 +24,8 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
+from jobd.lifecycle.prune import prune, prune_memories, read_installation, read_result_refs
 from jobd.store.leader import leading_once
-from jobd.store.postgres import translated
 from jobd.tickets.prune import forget_gone_tickets, prune_tickets
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.engine.results import Found, Results
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
     from jobd.supervise.service import Handle
     from jobd.tickets.prune import Place
 
@@ -85,8 +85,7 @@ class Janitor:
         handle.ready()
         try:
             while not handle.stop.is_set():
-                with translated(self._database.url):
-                    swept = await self.run_once(handle)
+                swept = await self.run_once(handle)
                 _tell(swept)
                 if not swept.is_full:
                     await self._pause(handle)
@@ -113,7 +112,7 @@ class Janitor:
 
     # -- rows --------------------------------------------------------------------------------------------------
 
-    async def _prune_jobs(self, session: Connection, handle: Handle, swept: Swept) -> None:
+    async def _prune_jobs(self, session: Session, handle: Handle, swept: Swept) -> None:
         for _ in range(BATCHES):
             if handle.stop.is_set():
                 return
@@ -127,7 +126,7 @@ class Janitor:
             await _rest(handle, max(SHORTEST_REST_S, time.monotonic() - began))
         swept.is_full = True
 
-    async def _prune_tickets(self, session: Connection, handle: Handle, swept: Swept) -> None:
+    async def _prune_tickets(self, session: Session, handle: Handle, swept: Swept) -> None:
         for _ in range(BATCHES):
             if handle.stop.is_set():
                 return
@@ -142,7 +141,7 @@ class Janitor:
         # Tickets that all have to stay are gone through without hurry.
         swept.is_full = swept.is_full or swept.tickets > 0
 
-    async def _prune_memories(self, session: Connection, handle: Handle, swept: Swept) -> None:
+    async def _prune_memories(self, session: Session, handle: Handle, swept: Swept) -> None:
         if handle.stop.is_set():
             return
         gone_s, steady = self._config().retention.gone_s, await self._database.clock.steady()
@@ -162,11 +161,11 @@ class Janitor:
         old = [one for one in found if one.age_s > self._orphan_s]
         if not old:
             return
-        named = await read_result_refs(self._database.pool, [one.job_id for one in old if one.job_id is not None])
+        named = await read_result_refs(self._database, [one.job_id for one in old if one.job_id is not None])
         swept.orphans += await self._results.remove_orphans(one for one in old if one.ref not in named)
 
     async def _are_ours(self) -> bool:
-        installation = await self._database.pool.fetchval("SELECT id::text FROM installation")
+        installation = await read_installation(self._database)
         are_ours = await to_thread.run_sync(self._results.belong_to, installation)
         if not are_ours and not self._is_foreign:
             log.warning(

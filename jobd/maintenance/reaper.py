@@ -15,7 +15,6 @@ import anyio
 from jobd.config.task_settings import retry_policies, retry_policy, shortest_lease_s
 from jobd.lifecycle.reap import ReapCounts, reap
 from jobd.store.clock_eras import Watch, look, may_reap
-from jobd.store.postgres import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,12 +51,10 @@ class Reaper:
 
     async def run(self, handle: Handle) -> None:
         self._watch = None
-        with translated(self._database.url):
-            await self._take_back()
+        await self._take_back()
         handle.ready()
         while not handle.stop.is_set():
-            with translated(self._database.url):
-                counts = await self.run_once()
+            counts = await self.run_once()
             if counts.total:
                 self._on_commit()
             self._tell(counts)
@@ -92,7 +89,7 @@ class Reaper:
     async def _reap(self, dead_owners: Sequence[str] | None = None) -> ReapCounts:
         config = self._config()
         return await reap(
-            self._database.pool,
+            self._database,
             policy=retry_policy(config),
             task_policies=retry_policies(config),
             most=PAGE,

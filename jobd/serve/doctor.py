@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
-import asyncpg
 import msgspec
 import redis.asyncio
 
@@ -215,8 +214,7 @@ def _address(config: Config) -> Finding:
 
 async def _postgres(config: Config, url: str) -> Finding:
     try:
-        with postgres.translated(url, strict=True):
-            session = await asyncpg.connect(url, timeout=postgres.CONNECT_S)
+        session = await postgres.connect(url)
         try:
             await postgres.check_server(session, url, config.postgres.pool_size)
             pending = await pending_migrations(session)

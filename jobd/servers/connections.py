@@ -51,17 +51,15 @@ class StoreLink:
 
     async def _prepare(self) -> None:
         url = self._database.url
-        with postgres.translated(url, strict=True):
-            async with self._database.pool.acquire() as session:
-                await postgres.check_server(session, url, self._pool_size)
-                applied = await migrate(session, self._before_migration)
-            await self._database.clock.look()  # whoever decides by time asks it
+        async with self._database.connection(strict=True) as connection:
+            await postgres.check_server(connection, url, self._pool_size)
+            applied = await migrate(connection, self._before_migration)
+        await self._database.clock.look()  # whoever decides by time asks it
         if applied:
             log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
 
     async def _ask(self) -> None:
-        with postgres.translated(self._database.url):
-            await postgres.check_writable(self._database.pool, self._database.url)
+        await postgres.check_writable(self._database, self._database.url)
 
 
 class StreamLink:

@@ -11,7 +11,7 @@ import logging
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -20,6 +20,8 @@ from jobd.store.clock_eras import MARK_S, STEP_S, Era, Past, known_time, past, s
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
+    from asyncpg import Record
+
     from jobd.store.postgres import Database
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,7 @@ class Clock:
 
     async def _look(self) -> None:
         before = boot_clock_s()
-        row: Any = await self._database.pool.fetchrow(READ_CLOCK)
+        (row,) = await self._database.fetch(READ_CLOCK)
         boot_s, last = boot_clock_s(), self._last
         if last is not None and boot_s - before > STEP_S / 2:
             return  # when it was that time nobody knows
@@ -106,7 +108,7 @@ class Clock:
     async def past(self, keep_s: float) -> Past:
         """What is older than `keep_s` of steady time, by the times that stand in rows."""
         steady = (await self.look()).steady
-        eras = [_era(row) for row in await self._database.pool.fetch(READ_ERAS)]
+        eras = [_era(row) for row in await self._database.fetch(READ_ERAS)]
         return past(eras, steady=steady, keep_s=keep_s)
 
     async def mark_last(self) -> None:
@@ -126,7 +128,7 @@ class Clock:
             await self._mark(self._last, wall, steady, known, boot_s)
 
     async def _mark(self, look: Seen, wall: float, steady: float, known: float, boot_s: float) -> None:
-        await self._database.pool.execute(MARK_ERA, look.no, wall, steady, known, self._boot_id, boot_s)
+        await self._database.execute(MARK_ERA, look.no, wall, steady, known, self._boot_id, boot_s)
 
     async def _begin(self, ended: Era | None, *, wall: float, boot_s: float, moved: float = 0.0) -> None:
         """Begin an era, unless another node does; it reaches back to the last look, since when the clock may be so."""
@@ -136,7 +138,7 @@ class Clock:
         known = ended.known if ended is not None else wall
         steady = last.steady + unseen_s if last is not None else ended.steady_to if ended is not None else wall
         known = known_time(last.known if last is not None else known, passed_s=unseen_s, wall=wall, era_s=0.0)
-        async with self._database.pool.acquire() as session, session.transaction():
+        async with self._database.transaction() as session:
             begun = await session.fetchval(
                 BEGIN_ERA, no, wall - unseen_s, steady - unseen_s, wall, steady, known, self._boot_id, boot_s
             )
@@ -153,8 +155,8 @@ class Clock:
         """After a step back: jobs in line are moved along, for a moment with each look, since nothing waits for it."""
         until = boot_clock_s() + LINE_S
         while self._line_step_s and boot_clock_s() < until:
-            count = await self._database.pool.fetchval(SHIFT_LINE, self._line_step_s, LINE_BATCH)
-            if count < LINE_BATCH:
+            (row,) = await self._database.fetch(SHIFT_LINE, self._line_step_s, LINE_BATCH)
+            if row[0] < LINE_BATCH:
                 self._line_step_s = 0.0
 
 
@@ -169,7 +171,7 @@ def _at(seconds: float) -> datetime:
     return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=max(seconds, YEAR_1))
 
 
-def _era(row: Any) -> Era:
+def _era(row: Record) -> Era:
     return Era(**{name: row[name] for name in _COLUMNS})
 
 

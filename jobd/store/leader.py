@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Connection
     from jobd.supervise.service import Handle
 
 TAKE_LEAD = statement("take_lead", "jobd.store")
@@ -69,10 +70,9 @@ class LeaderLease:
     async def take(self) -> bool:
         """Take the lead, or renew it; False if another has it."""
         sent_at = boot_clock_s()
-        row = await self._database.pool.fetchrow(
+        (row,) = await self._database.fetch(
             TAKE_LEAD, self._name, self._names.holder, TTL_S, list(self._names.dead), None
         )
-        assert row is not None  # it always has one
         self.is_led = row["left_s"] > TTL_S - 2 * RENEW_S
         if row["leads"]:
             self._renewed_at = sent_at
@@ -98,7 +98,7 @@ class LeaderLease:
                     await self._lose()
 
     async def give_up(self) -> None:
-        await self._database.pool.execute(GIVE_UP_LEAD, self._name, self._names.holder)
+        await self._database.execute(GIVE_UP_LEAD, self._name, self._names.holder)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -138,7 +138,7 @@ async def leading(lease: LeaderLease, handle: Handle, tasks: TaskGroup) -> Async
 @contextlib.asynccontextmanager
 async def leading_once(database: Database, key: int) -> AsyncIterator[Connection | None]:
     """A session that holds the lock `key`, for a short while and without standing by: None if another holds it."""
-    async with database.pool.acquire() as session:
+    async with database.connection() as session:
         if not await session.fetchval("SELECT pg_try_advisory_lock($1)", key):
             yield None
             return

@@ -15,7 +15,7 @@ from jobd.errors import WrongVersion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Connection
 
 #: Any number will do that no other program on a shared server uses: "jobd" in ASCII.
 LOCK_KEY = 0x6A6F6264
@@ -63,9 +63,11 @@ def known_migrations() -> list[Migration]:
 
 async def pending_migrations(connection: Connection) -> list[Migration]:
     """What the schema still lacks; refuses a schema that a newer jobd has changed. Reads only."""
-    known, applied = known_migrations(), 0
+    known = known_migrations()
+    applied: object = 0
     if await connection.fetchval("SELECT to_regclass('jobd.schema_migrations') IS NOT NULL"):
         applied = await connection.fetchval("SELECT coalesce(max(number), 0) FROM jobd.schema_migrations")
+    assert isinstance(applied, int)
     if applied > len(known):
         raise WrongVersion(
             f"the database schema is at {applied} and this jobd knows {len(known)}; "

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
 from jobd.errors import ServerDown, ServerRefused
 from jobd.host.masking import masked_url
 from jobd.store.clock import Clock
+from jobd.store.faults import translated
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from jobd.store.session import Connection, Session
+
+    AnyConnection = asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
+
+T = TypeVar("T")
 
 MIN_VERSION = 14
 APPLICATION = {"application_name": "jobd"}
@@ -40,40 +46,11 @@ SESSION = {
     "jit": "off",
 }
 SET_UP = "; ".join(f"SET {name} = '{value}'" for name, value in SESSION.items())
+#: How often a statement that met a deadlock is run in all: Postgres undoes it whole, so that is safe.
 DEADLOCK_TRIES = 5
 CONNECT_S = 10.0
 #: Connections that others (migrations, psql, backups) need beside the pool.
 RESERVE = 5
-
-#: A pool without record type in its generic parameter; nothing outside `store` and the verbs sees a Record.
-Connection = Any
-
-#: asyncio's TimeoutError is the built-in one only since Python 3.11.
-AWAY = (
-    OSError,
-    asyncio.TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-    asyncpg.InternalClientError,
-)
-#: Postgres did not do it and may later: read-only (a standby in a failover), out of disk, memory or connections, a lock
-#: or a statement that took too long, a deadlock.
-NOT_NOW = (
-    asyncpg.ReadOnlySQLTransactionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.LockNotAvailableError,
-    asyncpg.QueryCanceledError,
-    asyncpg.TransactionRollbackError,
-)
-#: The URL, the account or the database is wrong; or, if it worked before, is just being changed.
-UNFIT = (
-    asyncpg.InvalidAuthorizationSpecificationError,
-    asyncpg.InvalidCatalogNameError,
-    asyncpg.ClientConfigurationError,
-)
 
 #: (setting, value that will not do, what to run)
 UNSAFE = (
@@ -131,92 +108,66 @@ class Database:
             self._pool = None
             pool.terminate()
 
+    # -- a session: single statements, each on whichever connection is free --------------------------------------
+
+    async def fetch(self, query: str, /, *args: object) -> list[asyncpg.Record]:
+        return await self._run(lambda: self.pool.fetch(query, *args))
+
+    async def fetchrow(self, query: str, /, *args: object) -> asyncpg.Record | None:
+        return await self._run(lambda: self.pool.fetchrow(query, *args))
+
+    async def fetchval(self, query: str, /, *args: object) -> object:
+        return await self._run(lambda: self.pool.fetchval(query, *args))
+
+    async def execute(self, query: str, /, *args: object) -> str:
+        return await self._run(lambda: self.pool.execute(query, *args))
+
+    async def _run(self, statement: Callable[[], Awaitable[T]]) -> T:
+        """Run one statement. A deadlock undoes it whole, so it is run again rather than shown to the caller."""
+        with translated(self.url):
+            for _ in range(DEADLOCK_TRIES - 1):
+                with contextlib.suppress(asyncpg.DeadlockDetectedError):
+                    return await statement()
+            return await statement()
+
+    # -- one connection for several statements -------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def connection(self, *, strict: bool = False) -> AsyncIterator[Connection]:
+        """A connection of the pool. Its errors are asyncpg's inside of the block, and ours outside of it."""
+        with translated(self.url, strict=strict):
+            async with self.pool.acquire() as connection:
+                yield connection
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """The same in one transaction; a deadlock in it is for the caller to try again."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
 
 async def connect(url: str) -> asyncpg.Connection[asyncpg.Record]:
     """A session beside the pool, with the same settings."""
-    connection = await asyncpg.connect(url, server_settings=APPLICATION, timeout=CONNECT_S)
-    await connection.execute(SET_UP)
-    return connection
+    with translated(url, strict=True):
+        connection = await asyncpg.connect(url, server_settings=APPLICATION, timeout=CONNECT_S)
+        await connection.execute(SET_UP)
+        return connection
 
 
-async def _set_up(connection: Connection) -> None:
+async def _set_up(connection: AnyConnection) -> None:
     """Postgres says at the connect whether it is a standby: a pool that met one must not keep sessions there."""
     if getattr(connection.get_settings(), "in_hot_standby", "off") == "on":
         raise ServerDown("this is a read-only standby; point postgres.url at the primary")
     await connection.execute(SET_UP)
 
 
-async def _leave_as_is(connection: Connection) -> None:
+async def _leave_as_is(connection: AnyConnection) -> None:
     """No session state is changed after `_set_up`, so none is reset: that would be a round trip for every statement."""
 
 
-async def fetch(connection: Connection, statement: str, *arguments: object) -> list[asyncpg.Record]:
-    """Run one statement. A deadlock undoes it whole, so it is run again rather than shown to anyone."""
-    for tries_left in range(DEADLOCK_TRIES - 1, -1, -1):
-        try:
-            rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
-            return rows
-        except asyncpg.DeadlockDetectedError:
-            if not tries_left or _in_transaction(connection):
-                raise
-    raise AssertionError("unreachable")
-
-
-@contextlib.asynccontextmanager
-async def transaction(connection: Connection) -> AsyncIterator[Connection]:
-    """A transaction on a session, or on one of a pool."""
-    if isinstance(connection, asyncpg.Pool):
-        async with connection.acquire() as session, session.transaction():
-            yield session
-    else:
-        async with connection.transaction():
-            yield connection
-
-
-def _in_transaction(connection: Connection) -> bool:
-    return isinstance(connection, asyncpg.Connection) and connection.is_in_transaction()
-
-
-class LineBroken(ServerDown):
-    """The connection went away, perhaps in the middle of a statement: what came of it is unknown."""
-
-
-@contextlib.contextmanager
-def translated(url: str, *, strict: bool = False) -> Iterator[None]:
-    """Say which server it was. All that may pass is `ServerDown`; `strict`, at the first try, refuses what is wrong."""
-    where = f"postgres.url {masked_url(url)}"
-    try:
-        yield
-    except UNFIT as error:
-        unfit = ServerRefused if strict else ServerDown
-        raise unfit(f"{where}: {_said(error)}; check user, password and database") from error
-    except NOT_NOW as error:
-        raise ServerDown(f"{where} cannot do it now ({_said(error)})") from error
-    except (*AWAY, asyncpg.InterfaceError) as error:
-        if not is_broken_line(error):
-            raise
-        raise LineBroken(f"{where} does not answer ({_said(error)})") from error
-
-
-def is_broken_line(error: Exception) -> bool:
-    """The connection went away, perhaps in the middle of a statement; asyncpg has many words for it.
-
-    Its InterfaceError says that a connection cannot be used (closed, closing, released, ...), unless it is a ValueError
-    too: then it is about the arguments of the call.
-    """
-    if isinstance(error, asyncpg.InterfaceError):
-        return not isinstance(error, ValueError)
-    return isinstance(error, AWAY)
-
-
-def _said(error: BaseException) -> str:
-    """In one line, without Postgres' DETAIL and HINT."""
-    return str(error).partition("\n")[0] or type(error).__name__
-
-
-async def check_writable(connection: Connection, url: str) -> None:
+async def check_writable(session: Session, url: str) -> None:
     """Raise `ServerDown` for a standby, whose writes would all fail."""
-    if await connection.fetchval("SELECT current_setting('transaction_read_only')::boolean"):
+    if await session.fetchval("SELECT current_setting('transaction_read_only')::boolean"):
         raise ServerDown(f"postgres.url {masked_url(url)} is read-only (a standby?); point it at the primary")
 
 
@@ -225,6 +176,7 @@ async def check_server(connection: Connection, url: str, pool_size: int) -> None
     where = f"postgres.url {masked_url(url)}"
     await check_writable(connection, url)  # that may pass: a standby is promoted, a name is pointed at another server
     row = await connection.fetchrow(CHECKS)
+    assert row is not None  # it selects from no table
     if row["version"] < MIN_VERSION:
         raise ServerRefused(f"{where}: Postgres {row['version']} is too old; {MIN_VERSION} or newer is needed")
     if row["encoding"] != "UTF8":

@@ -35,7 +35,6 @@ from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import note_raw_workers, read_jobs
 from jobd.store.leader import LeaderLease, leading
-from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
@@ -55,7 +54,8 @@ if TYPE_CHECKING:
     from jobd.lifecycle.events import Answer
     from jobd.lifecycle.read import Job
     from jobd.store.leader import Names
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
     from jobd.stream.connection import Transport
     from jobd.supervise.service import Handle
 
@@ -120,7 +120,7 @@ class RawWorkers:
     async def run(self, handle: Handle) -> None:
         handle.ready()
         async with anyio.create_task_group() as tasks:
-            with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
+            with redis_connection.translated(self._transport.url, strict=False):
                 while not handle.stop.is_set():
                     async with leading(self._lease, handle, tasks) as leads:
                         if leads:
@@ -131,12 +131,12 @@ class RawWorkers:
         self._held, self._zombies = {}, {}
         while not handle.stop.is_set():
             await self._lease.check()
-            await self.run_once(self._database.pool)
+            await self.run_once(self._database)
             handle.beat()
             with anyio.move_on_after(LOOK_S if self._held or self._zombies else IDLE_LOOK_S):
                 await handle.stop.wait()
 
-    async def run_once(self, session: Connection) -> None:
+    async def run_once(self, session: Session) -> None:
         queues = {*self._config().queues, *await queues_with_work(session)}
         read = [queue for queue in queues if await has_raw_workers(self._transport.client, stream_of(queue))]
         if time.monotonic() >= self._note_at:
@@ -154,7 +154,7 @@ class RawWorkers:
 
     # -- claims ------------------------------------------------------------------------------------------------
 
-    async def _meet_new_ones(self, session: Connection, stream: str) -> None:
+    async def _meet_new_ones(self, session: Session, stream: str) -> None:
         """Claim for each message that a raw worker has in hand, or has had: a quick one is done before we look."""
         client = self._transport.client
         try:
@@ -181,7 +181,7 @@ class RawWorkers:
         if asks:
             await self._claim(session, asks)
 
-    async def _claim(self, session: Connection, asks: Sequence[Ask]) -> None:
+    async def _claim(self, session: Session, asks: Sequence[Ask]) -> None:
         """A claim that stands already is this worker's own, from before jobd was restarted."""
         standing = await claims_that_stand(session, asks)
         for ask, answer in zip(asks, await self._engine.claim(asks), strict=True):
@@ -199,7 +199,7 @@ class RawWorkers:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    async def _keep_events(self, session: Connection) -> None:
+    async def _keep_events(self, session: Session) -> None:
         """What raw workers told their clients since the last look; before their ends, after which nothing is kept."""
         raws = list(self._held.values())
         while raws:
@@ -226,7 +226,7 @@ class RawWorkers:
         script = self._transport.client.register_script(TRIM)
         await script(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
-    async def _append(self, session: Connection, tellings: Sequence[Telling]) -> list[Answer | None]:
+    async def _append(self, session: Session, tellings: Sequence[Telling]) -> list[Answer | None]:
         """Keep them; those of a job that Postgres refuses after all are not."""
         limit = self._engine.events_limit()
         try:
@@ -339,7 +339,7 @@ class RawWorkers:
     def _watch_zombie(self, job_id: UUID) -> None:
         self._zombies[job_id] = time.monotonic() + ZOMBIE_LEASES * self._config().leases.ttl_s
 
-    async def _put_right(self, session: Connection) -> None:
+    async def _put_right(self, session: Session) -> None:
         """Where the hash of a lost job says something else than Postgres, Postgres is told again."""
         now = time.monotonic()
         self._zombies = {job_id: until for job_id, until in self._zombies.items() if until > now}

@@ -29,7 +29,6 @@ from jobd.lifecycle.outbox import forget_told, live_jobs, raise_epoch, read_epoc
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.store.leader import LeaderLease, leading
-from jobd.store.postgres import translated
 from jobd.stream import connection as redis_connection
 from jobd.stream import wake
 from jobd.stream.keys import stream_of
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
     from jobd.job.history import Event
     from jobd.lifecycle.outbox import Told
     from jobd.store.leader import Names
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
     from jobd.stream.connection import Transport
     from jobd.stream.project import Call, Change
     from jobd.supervise.service import Handle
@@ -134,11 +134,11 @@ class Relay:
         handle.ready()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._wakeup.set_when, handle.stop)
-            with translated(self._database.url), redis_connection.translated(self._transport.url, strict=False):
+            with redis_connection.translated(self._transport.url, strict=False):
                 while not handle.stop.is_set():
                     async with self._leading(handle, tasks) as leads:
                         if leads:
-                            await self._lead(handle, self._database.pool)
+                            await self._lead(handle, self._database)
             tasks.cancel_scope.cancel()
 
     @contextlib.asynccontextmanager
@@ -151,7 +151,7 @@ class Relay:
                 stack.enter_context(_beside(tasks, wake.hear, self._wakeup, self._transport))
                 yield leads
 
-    async def _lead(self, handle: Handle, session: Connection) -> None:
+    async def _lead(self, handle: Handle, session: Session) -> None:
         try:
             await self._tell_and_offer(handle, session)
         except ResponseError as error:
@@ -159,7 +159,7 @@ class Relay:
                 await self._memory.make_room(self._transport.client)
             raise
 
-    async def _tell_and_offer(self, handle: Handle, session: Connection) -> None:
+    async def _tell_and_offer(self, handle: Handle, session: Session) -> None:
         await self._forget(session)
         await self._meet_redis(session)
         while not handle.stop.is_set():
@@ -172,7 +172,7 @@ class Relay:
         while await self.run_once(session):  # what the others have committed while they stopped
             pass
 
-    async def _rest(self, handle: Handle, session: Connection) -> None:
+    async def _rest(self, handle: Handle, session: Session) -> None:
         """Until the wakeup is set, or the one check of a tick shows that there is something to do."""
         await self._look_ahead(session)
         while not await self._wakeup.wait(self._due_at - time.monotonic()) and not handle.stop.is_set():
@@ -182,14 +182,14 @@ class Relay:
             if await self._look_ahead(session):
                 return
 
-    async def _forget(self, session: Connection) -> None:
+    async def _forget(self, session: Session) -> None:
         queues = {*self._config().queues, *await queues_with_work(session)}
         self._offered = {queue: set() for queue in queues}
         self._ahead = {queue: set() for queue in queues}
         self._paused = set()
         self._emptied = set()
 
-    async def run_once(self, session: Connection) -> bool:
+    async def run_once(self, session: Session) -> bool:
         """Tell what there is and top up the streams; whether there was anything to do.
 
         While a large page is on its way to Redis, the one before it is forgotten and the next is made ready.
@@ -212,7 +212,7 @@ class Relay:
         await forget_told(session, told)
         return was_busy
 
-    async def _gather(self, session: Connection, skip: Sequence[int] = ()) -> _Work:
+    async def _gather(self, session: Session, skip: Sequence[int] = ()) -> _Work:
         """A page of changes, without those that are being told, and what the streams have room for after them.
 
         A pause is obeyed only while nothing is on its way: what is taken back would else be followed by more.
@@ -244,7 +244,7 @@ class Relay:
     def _known(self, queues: Iterable[str]) -> list[UUID]:
         return [job_id for queue in queues for job_id in self._offered[queue]]
 
-    async def _offers(self, session: Connection) -> list[list[Any]]:
+    async def _offers(self, session: Session) -> list[list[Any]]:
         room = {queue: number for queue, number in self._room().items() if queue not in self._emptied}
         if not room:
             return []
@@ -285,7 +285,7 @@ class Relay:
             if one.event == "requeued":
                 self._emptied.discard(one.queue or "")
 
-    async def _look_ahead(self, session: Connection, *, is_calm: bool = True) -> bool:
+    async def _look_ahead(self, session: Session, *, is_calm: bool = True) -> bool:
         """Obey pauses, and give jobs their place whose time has come; whether there is anything to tell or to offer."""
         room = self._room()
         ahead = await look_ahead(session, list(room), known=self._known(room))
@@ -345,13 +345,13 @@ class Relay:
 
     async def _tell_whole(self, projector: Projector, job_ids: Iterable[str]) -> None:
         """Jobs whose hash had expired or was lost: told whole, as they stand now."""
-        jobs = list((await read_jobs(self._database.pool, sorted(map(UUID, job_ids)))).values())
+        jobs = list((await read_jobs(self._database, sorted(map(UUID, job_ids)))).values())
         for some in _groups(jobs):
-            events = await _last_events(self._database.pool, [job.id for job in some])
+            events = await _last_events(self._database, [job.id for job in some])
             changes = [change_of_job(job, told) for job, told in zip(some, events, strict=True) if told]
             await projector.project(self._epoch, changes)
 
-    async def _meet_redis(self, session: Connection) -> None:
+    async def _meet_redis(self, session: Session) -> None:
         """At the start: go on if this is the Redis that Postgres knows, else start anew."""
         self._epoch = await read_epoch(session)
         projector = Projector(self._transport.client)
@@ -363,7 +363,7 @@ class Relay:
             if not await projector.is_known_run():
                 await self._start_anew(session)
 
-    async def _start_anew(self, session: Connection) -> None:
+    async def _start_anew(self, session: Session) -> None:
         """A Redis that Postgres does not know: raise the epoch, make the streams, tell every live job."""
         self._epoch = await raise_epoch(session)
         await self._forget(session)
@@ -382,7 +382,7 @@ class Relay:
             count += len(page)
         log.info("Redis was new or had forgotten; told it %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
 
-    async def _sweep(self, session: Connection) -> None:
+    async def _sweep(self, session: Session) -> None:
         """Now and then: a stream that holds less than was put into it has lost messages, so everything is told anew."""
         if time.monotonic() < self._next_sweep:
             return
@@ -407,7 +407,7 @@ def _groups(jobs: Sequence[_T]) -> Iterator[Sequence[_T]]:
     return (jobs[start : start + size] for start in range(0, len(jobs), size))
 
 
-async def _last_events(connection: Connection, job_ids: Sequence[UUID]) -> list[list[Event]]:
+async def _last_events(connection: Session, job_ids: Sequence[UUID]) -> list[list[Event]]:
     """What Redis is told of each job's events: the last ones, after a gap if there are more; none: the job is gone."""
     places = await last_places(connection, job_ids, REPLAY_BYTES)
     records = await read_history(connection, [Place(*pair) for pair in zip(job_ids, places, strict=True)])

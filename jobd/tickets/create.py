@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from jobd.store.ids import new_id
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.draft import Draft, budget_of, check_draft
 from jobd.tickets.errors import TicketRefused
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
     from jobd.wire import tickets as wire
 
 CREATE_TICKET = statement("create_ticket", "jobd.tickets")
@@ -27,7 +26,7 @@ UNKNOWN_BLOCKERS = statement("unknown_blockers", "jobd.tickets")
 
 
 async def create(
-    connection: Connection,
+    connection: Session,
     asked: wire.CreateTicket,
     *,
     created_by: str,
@@ -49,14 +48,14 @@ async def create(
         base_branch=asked.base_branch,
     )
     check_draft(draft, config)
-    rows = await fetch(connection, CREATE_TICKET, ticket_id or new_id(), *draft.columns(), created_by, now)
+    rows = await connection.fetch(CREATE_TICKET, ticket_id or new_id(), *draft.columns(), created_by, now)
     if not rows:
         await refuse_unknown_blockers(connection, draft.blocked_on)
     return ticket_of(rows[0])
 
 
-async def refuse_unknown_blockers(connection: Connection, blocked_on: Sequence[UUID]) -> None:
-    unknown = [row["ticket_id"] for row in await fetch(connection, UNKNOWN_BLOCKERS, blocked_on)]
+async def refuse_unknown_blockers(connection: Session, blocked_on: Sequence[UUID]) -> None:
+    unknown = [row["ticket_id"] for row in await connection.fetch(UNKNOWN_BLOCKERS, blocked_on)]
     if unknown:
         raise TicketRefused(
             "unknown_blocker", f"blocked_on: there is no ticket {unknown[0]}; leave it out if it was deleted"

@@ -12,7 +12,6 @@ import asyncpg
 
 from jobd.lifecycle.enqueue import TAKE_KEYS
 from jobd.store.ids import new_id
-from jobd.store.postgres import fetch
 from jobd.tickets.create import create
 from jobd.tickets.errors import TicketRefused
 from jobd.tickets.read import read_ticket
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.lifecycle.enqueue import IdempotencyKey
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
     from jobd.wire import tickets as wire
 
 
@@ -35,7 +35,7 @@ async def create_once(
 ) -> wire.Ticket:
     """The ticket that the key stands for, written now if there is none; raises TicketRefused."""
     ticket_id = new_id()
-    async with database.pool.acquire() as connection, connection.transaction():
+    async with database.transaction() as connection:
         row = await _book(connection, ticket_id, key)
         if row["body_hash"] != key.body_hash:
             raise TicketRefused(
@@ -47,10 +47,10 @@ async def create_once(
         return await create(connection, asked, created_by=created_by, config=config, ticket_id=ticket_id)
 
 
-async def _book(connection: Connection, ticket_id: UUID, key: IdempotencyKey) -> asyncpg.Record:
+async def _book(connection: Session, ticket_id: UUID, key: IdempotencyKey) -> asyncpg.Record:
     columns = [key.principal], [key.key], [ticket_id], [key.body_hash], [key.life_s]
     try:
-        (row,) = await fetch(connection, TAKE_KEYS, *columns, None, str(KEY_WAIT_MS))
+        (row,) = await connection.fetch(TAKE_KEYS, *columns, None, str(KEY_WAIT_MS))
     except asyncpg.LockNotAvailableError:
         raise TicketRefused(
             "key_busy",

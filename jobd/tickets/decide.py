@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from jobd.store.ids import new_id
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import decide_approve, decide_reject, decide_reopen, decide_sign_off, decide_unblock
 from jobd.tickets.read import ticket_of, why_not
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
     from jobd.tickets.machine import Moved, Refused, TicketView
     from jobd.wire import tickets as wire
 
@@ -36,7 +35,7 @@ DECISIONS: Final[dict[wire.DecisionKind, Callable[[TicketView, str, bool], Moved
 
 
 async def decide(
-    connection: Connection,
+    connection: Session,
     kind: wire.DecisionKind,
     ticket_id: UUID,
     *,
@@ -47,7 +46,7 @@ async def decide(
     now: datetime | None = None,
 ) -> wire.Ticket:
     """Move the ticket as this kind of decision does, and keep the decision; raises TicketRefused."""
-    rows = await fetch(connection, DECIDE_IF_ALLOWED, ticket_id, new_id(), kind, by, why, four_eyes, version, now)
+    rows = await connection.fetch(DECIDE_IF_ALLOWED, ticket_id, new_id(), kind, by, why, four_eyes, version, now)
     if not rows:
         raise await why_not(connection, ticket_id, lambda ticket: DECISIONS[kind](ticket, by, four_eyes), version)
     return ticket_of(rows[0])

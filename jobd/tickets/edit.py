@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.create import refuse_unknown_blockers
 from jobd.tickets.draft import Draft, budget_of, check_draft
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
     from jobd.wire import tickets as wire
 
 EDIT_IF_NEW = statement("edit_if_new", "jobd.tickets")
@@ -28,7 +27,7 @@ WAITS_FOR_ITSELF = statement("waits_for_itself", "jobd.tickets")
 
 
 async def edit(
-    connection: Connection,
+    connection: Session,
     ticket_id: UUID,
     asked: wire.EditTicket,
     *,
@@ -45,7 +44,7 @@ async def edit(
         draft = _merged(ticket, asked, config)
         check_draft(draft, config)
         await _check_blockers(connection, ticket, draft.blocked_on)
-        rows = await fetch(connection, EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, by, now)
+        rows = await connection.fetch(EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, by, now)
         if rows:  # else somebody was faster, and it is looked at again
             return ticket_of(rows[0])
 
@@ -65,11 +64,11 @@ def _usual(task: str, config: Config) -> int | None:
     return budget_of(task, config) if task in config.tasks else None
 
 
-async def _check_blockers(connection: Connection, ticket: wire.Ticket, blocked_on: Sequence[UUID]) -> None:
+async def _check_blockers(connection: Session, ticket: wire.Ticket, blocked_on: Sequence[UUID]) -> None:
     """Those that the ticket had before were there once; retention may have deleted them since."""
     if not blocked_on:
         return
     await refuse_unknown_blockers(connection, [one for one in blocked_on if one not in ticket.blocked_on])
-    (row,) = await fetch(connection, WAITS_FOR_ITSELF, ticket.ticket_id, blocked_on)
+    (row,) = await connection.fetch(WAITS_FOR_ITSELF, ticket.ticket_id, blocked_on)
     if row["is_so"]:
         raise TicketRefused("blocker_cycle", f"blocked_on would make ticket {ticket.ticket_id} wait for itself")

@@ -18,12 +18,11 @@ from uuid import UUID
 import msgspec
 
 from jobd.store.clock import in_time
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from jobd.store.clock_eras import Past
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 PRUNE_TICKETS = statement("prune_tickets", "jobd.tickets")
 FORGET_GONE_TICKETS = statement("forget_gone_tickets", "jobd.tickets")
@@ -43,7 +42,7 @@ class PrunedTickets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prune_tickets(
-    connection: Connection,
+    connection: Session,
     *,
     keep_s: float = 0.0,
     most: int = 100,
@@ -55,14 +54,14 @@ async def prune_tickets(
     those that nobody needs.
     """
     place = (None, None) if after is None else (after.updated_at, after.ticket_id)
-    (row,) = await fetch(connection, PRUNE_TICKETS, keep_s, most, *place, now, *in_time(past))
+    (row,) = await connection.fetch(PRUNE_TICKETS, keep_s, most, *place, now, *in_time(past))
     is_last = row["looked"] < most
     return PrunedTickets(tickets=row["tickets"], place=None if is_last else Place(row["last_at"], row["last_id"]))
 
 
 async def forget_gone_tickets(
-    connection: Connection, *, keep_gone_s: float, most: int = 1000, now: datetime | None = None
+    connection: Session, *, keep_gone_s: float, most: int = 1000, now: datetime | None = None
 ) -> int:
     """Forget one batch of ids of deleted tickets; how many."""
-    forgotten: int = await connection.fetchval(FORGET_GONE_TICKETS, keep_gone_s, most, now)
-    return forgotten
+    (row,) = await connection.fetch(FORGET_GONE_TICKETS, keep_gone_s, most, now)
+    return int(row[0])

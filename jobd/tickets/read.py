@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.errors import TicketRefused, gone_ticket, refused, unknown_ticket
 from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView, decide_version
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 READ_TICKETS = statement("read_tickets", "jobd.tickets")
 IS_GONE_TICKET = statement("is_gone_ticket", "jobd.tickets")
@@ -70,22 +69,22 @@ def view_of(ticket: wire.Ticket) -> TicketView:
     )
 
 
-async def read_tickets(connection: Connection, ticket_ids: Sequence[UUID]) -> dict[UUID, wire.Ticket]:
-    rows = await fetch(connection, READ_TICKETS, list(ticket_ids))
+async def read_tickets(connection: Session, ticket_ids: Sequence[UUID]) -> dict[UUID, wire.Ticket]:
+    rows = await connection.fetch(READ_TICKETS, list(ticket_ids))
     return {row["ticket_id"]: ticket_of(row) for row in rows}
 
 
-async def read_ticket(connection: Connection, ticket_id: UUID) -> wire.Ticket:
+async def read_ticket(connection: Session, ticket_id: UUID) -> wire.Ticket:
     """Raises TicketRefused (unknown_ticket, gone_ticket)."""
     found = await read_tickets(connection, [ticket_id])
     if ticket_id not in found:
-        is_gone = await fetch(connection, IS_GONE_TICKET, ticket_id)
+        is_gone = await connection.fetch(IS_GONE_TICKET, ticket_id)
         raise gone_ticket(ticket_id) if is_gone else unknown_ticket(ticket_id)
     return found[ticket_id]
 
 
 async def list_tickets(
-    connection: Connection,
+    connection: Session,
     *,
     most: int = 50,
     before: UUID | None = None,
@@ -97,9 +96,9 @@ async def list_tickets(
     """A page of tickets, newest first. It may be short, even empty, and still not the last: `next` says."""
     limit = most if task is None and created_by is None else stretch
     if status is None:
-        rows = await fetch(connection, LIST_TICKETS, before, limit, task, created_by)
+        rows = await connection.fetch(LIST_TICKETS, before, limit, task, created_by)
     else:
-        rows = await fetch(connection, LIST_TICKETS_IN_STATUS, before, limit, task, created_by, status)
+        rows = await connection.fetch(LIST_TICKETS_IN_STATUS, before, limit, task, created_by, status)
     fitting = [row for row in rows if row["fits"]][:most]
     if len(fitting) == most:
         end = fitting[-1]["ticket_id"]
@@ -109,7 +108,7 @@ async def list_tickets(
 
 
 async def why_not(
-    connection: Connection,
+    connection: Session,
     ticket_id: UUID,
     decide: Callable[[TicketView], Moved | Refused],
     version: int | None = None,

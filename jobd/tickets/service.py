@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.store.postgres import translated
 from jobd.supervise.wakeup import Wakeup
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once
@@ -58,17 +57,15 @@ class Desk:
     ) -> wire.Ticket:
         """With a key that was sent before for the same, the ticket that was made then, as it stands now."""
         config = self._config()
-        with translated(self._database.url):
-            if key is None:
-                ticket = await create(self._database.pool, asked, created_by=created_by, config=config)
-            else:
-                ticket = await create_once(self._database, asked, key, created_by=created_by, config=config)
+        if key is None:
+            ticket = await create(self._database, asked, created_by=created_by, config=config)
+        else:
+            ticket = await create_once(self._database, asked, key, created_by=created_by, config=config)
         self._wakeups.changed.set()
         return ticket
 
     async def edit(self, ticket_id: UUID, asked: wire.EditTicket, *, by: str | None = None) -> wire.Ticket:
-        with translated(self._database.url):
-            ticket = await edit(self._database.pool, ticket_id, asked, config=self._config(), by=by)
+        ticket = await edit(self._database, ticket_id, asked, config=self._config(), by=by)
         self._wakeups.changed.set()
         return ticket
 
@@ -76,10 +73,7 @@ class Desk:
         self, kind: wire.DecisionKind, ticket_id: UUID, *, by: str, why: str = "", version: int | None = None
     ) -> wire.Ticket:
         four_eyes = self._config().tickets.four_eyes
-        with translated(self._database.url):
-            ticket = await decide(
-                self._database.pool, kind, ticket_id, by=by, why=why, four_eyes=four_eyes, version=version
-            )
+        ticket = await decide(self._database, kind, ticket_id, by=by, why=why, four_eyes=four_eyes, version=version)
         self._wakeups.readiness.set()
         if kind in ("SIGN_OFF", "REFUSE"):
             self._wakeups.gate.set()
@@ -89,8 +83,7 @@ class Desk:
     # -- reading -------------------------------------------------------------------------------------------------
 
     async def read(self, ticket_id: UUID) -> wire.Ticket:
-        with translated(self._database.url):
-            return await read_ticket(self._database.pool, ticket_id)
+        return await read_ticket(self._database, ticket_id)
 
     async def page(
         self,
@@ -101,16 +94,13 @@ class Desk:
         task: str | None = None,
         created_by: str | None = None,
     ) -> wire.TicketPage:
-        with translated(self._database.url):
-            return await list_tickets(
-                self._database.pool, most=most, before=before, status=status, task=task, created_by=created_by
-            )
+        return await list_tickets(
+            self._database, most=most, before=before, status=status, task=task, created_by=created_by
+        )
 
     async def trail(self, ticket_id: UUID) -> wire.Trail:
-        with translated(self._database.url):
-            return await read_trail(self._database, ticket_id)
+        return await read_trail(self._database, ticket_id)
 
     async def log(self, after: Mapping[UUID, int]) -> dict[UUID, list[wire.LogLine]]:
         """What happened to tickets since; one query for all who follow."""
-        with translated(self._database.url):
-            return await read_log(self._database.pool, after)
+        return await read_log(self._database, after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.read import read_ticket, struct_of
 from jobd.wire import tickets as wire
@@ -13,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 READ_EVENTS = statement("read_events", "jobd.tickets")
 READ_SNAPSHOTS = statement("read_snapshots", "jobd.tickets")
@@ -29,7 +29,7 @@ MAX_LINES = 500
 
 async def read_trail(database: Database, ticket_id: UUID) -> wire.Trail:
     """Raises TicketRefused (unknown_ticket, gone_ticket)."""
-    async with database.pool.acquire() as connection:
+    async with database.connection() as connection:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
             return wire.Trail(
                 ticket=await read_ticket(connection, ticket_id),
@@ -43,15 +43,15 @@ async def read_trail(database: Database, ticket_id: UUID) -> wire.Trail:
             )
 
 
-async def _all(connection: Connection, text: str, struct: type[Any], ticket_id: UUID) -> list[Any]:
-    return [struct_of(struct, row) for row in await fetch(connection, text, ticket_id)]
+async def _all(connection: Session, text: str, struct: type[Any], ticket_id: UUID) -> list[Any]:
+    return [struct_of(struct, row) for row in await connection.fetch(text, ticket_id)]
 
 
 async def read_log(
-    connection: Connection, after: Mapping[UUID, int], most: int = MAX_LINES
+    connection: Session, after: Mapping[UUID, int], most: int = MAX_LINES
 ) -> dict[UUID, list[wire.LogLine]]:
     """The lines after the given version of each ticket, in order, at most so many of each; 0: from the beginning."""
     lines: dict[UUID, list[wire.LogLine]] = {ticket_id: [] for ticket_id in after}
-    for row in await fetch(connection, READ_LOG, list(after), list(after.values()), most):
+    for row in await connection.fetch(READ_LOG, list(after), list(after.values()), most):
         lines[row["ticket_id"]].append(struct_of(wire.LogLine, row))
     return lines

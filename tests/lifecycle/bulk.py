@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.support.factories import NOW
 
 if TYPE_CHECKING:
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 #: Ids as jobd makes them: the number of milliseconds first, so older jobs have smaller ones.
 _ID = """
@@ -61,7 +61,7 @@ ON CONFLICT (queue, shard) DO UPDATE SET queued = queue_counts.queued + excluded
 """
 
 
-async def fill(connection: Connection, *, finished: int, queued: int) -> None:
+async def fill(connection: Session, *, finished: int, queued: int) -> None:
     """So many finished jobs with their attempts, and so many that wait in the queue `backlog`, each tenth delayed."""
     await connection.execute("SET statement_timeout = '10min'")
     await connection.execute(_FINISHED, finished, NOW)

@@ -114,10 +114,10 @@ class TableHistory(History):
     def __init__(self, tables: Tables) -> None:
         super().__init__()
         self.tables = tables
-        self.pool = tables.database.pool
+        self.db = tables.database
         self.keys: dict[str, tuple[str, bytes]] = {}
         self.queues: dict[str, str] = {}
-        tables.call(empty, self.pool)
+        tables.call(empty, self.db)
 
     @property
     def at(self) -> datetime:
@@ -156,7 +156,7 @@ class TableHistory(History):
     def redrive(self, name: str) -> None:
         old = self.views[name]
 
-        made = self.tables.call(redrive, self.pool, [UUID(name)], now=self.at)
+        made = self.tables.call(redrive, self.db, [UUID(name)], now=self.at)
 
         assert isinstance(made, dict)
         assert set(made) == ({UUID(name)} if old.status is JobStatus.ERROR else set())
@@ -166,7 +166,7 @@ class TableHistory(History):
             self.add(new, "redrive")
 
     def promote(self) -> None:
-        promoted = self.tables.call(promote_due, self.pool, now=self.at)
+        promoted = self.tables.call(promote_due, self.db, now=self.at)
 
         assert all(self.views[str(job_id)].run_after <= self.now for job_id in promoted)
         for name in map(str, promoted):
@@ -193,7 +193,7 @@ class TableHistory(History):
             Ask(job_id=UUID(name), enqueue_id=self.views[name].enqueue_id - age, owner_id="w") for name, age in wanted
         ]
 
-        answers = self.tables.call(claim, self.pool, asks, ttl_s=TTL, now=self.at)
+        answers = self.tables.call(claim, self.db, asks, ttl_s=TTL, now=self.at)
 
         refs: dict[int, ClaimRef | None] = {}
         for n in sorted(range(len(asks)), key=lambda n: isinstance(answers[n], NotClaimable)):
@@ -207,7 +207,7 @@ class TableHistory(History):
         if waiting:
             return None
         claimed = self.tables.call(
-            poll_claim, self.pool, [self.queues[name]], owner_id="w", most=2, ttl_s=TTL, now=self.at
+            poll_claim, self.db, [self.queues[name]], owner_id="w", most=2, ttl_s=TTL, now=self.at
         )
 
         if self.views[name].status is JobStatus.QUEUED:
@@ -255,21 +255,21 @@ class TableHistory(History):
 
     async def _tell(self, job_id: UUID, command: Command) -> Sequence[object]:
         if isinstance(command, Cancel):
-            return await cancel(self.pool, [job_id], now=self.at)
+            return await cancel(self.db, [job_id], now=self.at)
         if isinstance(command, Heartbeat):
-            return await heartbeat(self.pool, [beat(job_id, command)], ttl_s=TTL, now=self.at)
+            return await heartbeat(self.db, [beat(job_id, command)], ttl_s=TTL, now=self.at)
         if isinstance(command, Complete):
-            return await complete(self.pool, [Completion(**proof(job_id, command.claim))], now=self.at)
+            return await complete(self.db, [Completion(**proof(job_id, command.claim))], now=self.at)
         if isinstance(command, Release):
-            return await release(self.pool, [Holder(**proof(job_id, command.claim))], now=self.at)
+            return await release(self.db, [Holder(**proof(job_id, command.claim))], now=self.at)
         assert isinstance(command, Fail)
-        return await fail(self.pool, [failure(job_id, command)], policy=POLICY, jitter=command.jitter, now=self.at)
+        return await fail(self.db, [failure(job_id, command)], policy=POLICY, jitter=command.jitter, now=self.at)
 
     def complete_all(self, claims: Sequence[Held]) -> None:
         """Reports of anybody, in one batch; the machine takes them one after the other."""
         reports = [Completion(**proof(UUID(name), ref)) for name, ref in claims]
 
-        answers = self.tables.call(complete, self.pool, reports, now=self.at)
+        answers = self.tables.call(complete, self.db, reports, now=self.at)
 
         for (name, ref), told in zip(claims, answers, strict=True):
             assert told == super().do(name, Complete(ref))
@@ -278,7 +278,7 @@ class TableHistory(History):
         commands = [Fail(claim=ref, retryable=retryable, jitter=0.5) for _, ref in claims]
         reports = [failure(UUID(name), one) for (name, _), one in zip(claims, commands, strict=True)]
 
-        answers = self.tables.call(fail, self.pool, reports, policy=POLICY, jitter=0.5, now=self.at)
+        answers = self.tables.call(fail, self.db, reports, policy=POLICY, jitter=0.5, now=self.at)
 
         for (name, _), one, told in zip(claims, commands, answers, strict=True):
             assert told == super().do(name, one)
@@ -291,7 +291,7 @@ class TableHistory(History):
     def reap_page(self, most: int, jitter: float) -> None:
         page = self.overdue()[:most]
 
-        counts = self.tables.call(reap, self.pool, policy=POLICY, most=most, jitter=jitter, now=self.at)
+        counts = self.tables.call(reap, self.db, policy=POLICY, most=most, jitter=jitter, now=self.at)
 
         self.agree_on_reap(counts, [(name, Reap(attempt_id=attempt, jitter=jitter)) for name, attempt in page])
 

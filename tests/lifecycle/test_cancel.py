@@ -44,7 +44,7 @@ REQUESTED = CancelRequested()
 
 
 async def stop(db: Database, *job_ids: UUID, seconds: float = 0) -> list[CancelAnswer]:
-    return await cancel(db.pool, job_ids, now=at(seconds))
+    return await cancel(db, job_ids, now=at(seconds))
 
 
 async def test_a_queued_job_is_canceled_at_once(db: Database) -> None:
@@ -64,17 +64,17 @@ async def test_a_canceled_job_is_never_offered_or_claimed(db: Database, delay_s:
     job_id = await make_queued(db, delay_s=delay_s)
     await stop(db, job_id)
 
-    assert await promote_due(db.pool, now=at(100)) == []
-    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
-    assert await select_for_publish(db.pool, ["default"], most=5) == []
-    assert await poll_claim(db.pool, ["default"], owner_id="w", most=5, ttl_s=TTL_S, now=at(100)) == []
-    (answer,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S, now=at(100))
+    assert await promote_due(db, now=at(100)) == []
+    assert (await look_ahead(db, now=NOW)).due_in_s is None
+    assert await select_for_publish(db, ["default"], most=5) == []
+    assert await poll_claim(db, ["default"], owner_id="w", most=5, ttl_s=TTL_S, now=at(100)) == []
+    (answer,) = await claim(db, [ask(job_id)], ttl_s=TTL_S, now=at(100))
     assert not isinstance(answer, ClaimedJob)
 
 
 async def test_a_job_that_waits_for_its_retry_is_canceled_at_once(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     assert await stop(db, claimed.job_id) == [CANCELED]
     assert await outcomes_of(db, claimed.job_id) == ["failed"]
@@ -133,11 +133,11 @@ async def test_a_cancel_that_races_with_a_completion_lets_one_of_them_be_first(d
         answers: list[CancelAnswer] = []
 
         async def ask_to_stop(job_id: UUID = claimed.job_id, answers: list[CancelAnswer] = answers) -> None:
-            answers.extend(await cancel(db.pool, [job_id]))
+            answers.extend(await cancel(db, [job_id]))
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask_to_stop)
-            await complete(db.pool, [completion(claimed)])
+            await complete(db, [completion(claimed)])
 
         assert answers in ([REQUESTED], [AlreadyFinal(JobStatus.DONE)])
         assert await status_of(db, claimed.job_id) is JobStatus.DONE
@@ -149,7 +149,7 @@ async def test_batches_in_any_order_do_not_deadlock(db: Database) -> None:
     ids = [claimed.job_id for claimed in claims]
 
     async def work(turn: int) -> None:
-        await cancel(db.pool, ids if turn % 2 else ids[::-1])
+        await cancel(db, ids if turn % 2 else ids[::-1])
 
     async with anyio.create_task_group() as tasks:
         for turn in range(20):

@@ -19,6 +19,7 @@ from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import list_dead_letters, pause_queue
 from jobd.lifecycle.release import release
 from jobd.store.ids import new_id, new_ids
+from jobd.store.postgres import Database
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -46,7 +47,8 @@ from tests.support.factories import (
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from jobd.store.postgres import Database
+    import asyncpg
+
 
 FINAL = NotClaimable(NotClaimableReason.FINAL)
 STALE = NotClaimable(NotClaimableReason.STALE_MESSAGE)
@@ -56,7 +58,7 @@ EXPIRED = at(TTL_S + 1)
 
 
 async def claim_all(db: Database, *asks: Ask, now: datetime = NOW) -> list[ClaimAnswer]:
-    return await claim(db.pool, asks, ttl_s=TTL_S, now=now)
+    return await claim(db, asks, ttl_s=TTL_S, now=now)
 
 
 # A queued job
@@ -106,7 +108,7 @@ async def test_a_claim_of_nothing_is_nothing(db: Database) -> None:
 
 async def test_a_later_attempt_keeps_the_time_of_the_first_start(db: Database) -> None:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)], now=at(1))
+    await release(db, [held(claimed)], now=at(1))
 
     await claim_one(db, claimed.job_id, 2, now=at(2))
 
@@ -115,7 +117,7 @@ async def test_a_later_attempt_keeps_the_time_of_the_first_start(db: Database) -
 
 async def test_a_message_claims_even_from_a_paused_queue(db: Database) -> None:
     job_id = await make_queued(db)
-    await pause_queue(db.pool, "default", paused=True)
+    await pause_queue(db, "default", paused=True)
 
     await claim_one(db, job_id)
 
@@ -124,9 +126,9 @@ async def test_the_clock_of_the_database_decides_when_no_now_is_given(db: Databa
     start = await db.pool.fetchval("SELECT clock_timestamp()")
     job_id = await make_queued(db, now=start, delay_s=0.3)
 
-    (early,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S)
+    (early,) = await claim(db, [ask(job_id)], ttl_s=TTL_S)
     await anyio.sleep(0.4)
-    (late,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S)
+    (late,) = await claim(db, [ask(job_id)], ttl_s=TTL_S)
 
     assert early == NOT_DUE
     assert isinstance(late, ClaimedJob)
@@ -145,7 +147,7 @@ async def test_a_job_is_not_claimed_before_its_time(db: Database) -> None:
 
 async def test_a_job_that_is_in_line_is_claimed_though_the_clock_went_back(db: Database) -> None:
     job_id = await make_queued(db, delay_s=10)
-    await promote_due(db.pool, now=at(10))
+    await promote_due(db, now=at(10))
 
     await claim_one(db, job_id, now=at(-3600))
 
@@ -173,7 +175,7 @@ async def test_a_message_of_another_time_in_the_queue_claims_nothing(db: Databas
 
 async def test_the_message_of_a_job_that_was_requeued_is_stale(db: Database) -> None:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)], now=NOW)
+    await release(db, [held(claimed)], now=NOW)
 
     assert await claim_all(db, ask(claimed.job_id, 1)) == [STALE]
     await claim_one(db, claimed.job_id, 2)
@@ -223,7 +225,7 @@ async def test_a_stale_message_does_not_stand_in_the_way_of_the_current_one(
     db: Database, order: tuple[int, ...]
 ) -> None:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)], now=NOW)
+    await release(db, [held(claimed)], now=NOW)
 
     answers = await claim_all(db, *(ask(claimed.job_id, enqueue_id) for enqueue_id in order))
 
@@ -234,7 +236,7 @@ async def test_a_stale_message_does_not_stand_in_the_way_of_the_current_one(
 
 async def test_a_stale_message_does_not_stand_in_the_way_of_a_takeover(db: Database) -> None:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)], now=NOW)
+    await release(db, [held(claimed)], now=NOW)
     await claim_one(db, claimed.job_id, 2)
 
     stale, current = await claim_all(db, ask(claimed.job_id, 1), ask(claimed.job_id, 2), now=EXPIRED)
@@ -243,16 +245,17 @@ async def test_a_stale_message_does_not_stand_in_the_way_of_a_takeover(db: Datab
     assert isinstance(current, ClaimedJob)
 
 
-class _Slow:
-    """A connection on which a job becomes due between its claim and the question why that failed."""
+class _Slow(Database):
+    """A session on which a job becomes due between its claim and the question why that failed."""
 
     def __init__(self, db: Database) -> None:
+        super().__init__(db.url, 1)
         self._pool = db.pool
 
-    async def fetch(self, statement: str, *arguments: object) -> list[Any]:
-        if statement == EXPLAIN_CLAIMS:
-            await self._pool.execute("UPDATE jobs SET run_after = run_after - interval '1 hour'")
-        return await self._pool.fetch(statement, *arguments)
+    async def fetch(self, query: str, /, *args: object) -> list[asyncpg.Record]:
+        if query == EXPLAIN_CLAIMS:
+            await self.execute("UPDATE jobs SET run_after = run_after - interval '1 hour'")
+        return await super().fetch(query, *args)
 
 
 async def test_a_message_whose_job_became_due_just_after_the_claim_is_not_acknowledged(db: Database) -> None:
@@ -291,7 +294,7 @@ async def test_a_lease_is_not_taken_over_at_the_very_instant_it_expires(db: Data
 
 async def test_a_renewed_lease_is_not_taken_over(db: Database) -> None:
     claimed = await make_running(db)
-    await heartbeat(db.pool, [beat(claimed)], ttl_s=TTL_S, now=at(30))
+    await heartbeat(db, [beat(claimed)], ttl_s=TTL_S, now=at(30))
 
     assert await claim_all(db, ask(claimed.job_id), now=at(TTL_S + 1)) == [LEASED]
 
@@ -301,10 +304,10 @@ async def test_who_was_taken_over_can_do_nothing_more(db: Database) -> None:
     await claim_one(db, zombie.job_id, now=EXPIRED)
     before = await all_rows(db)
 
-    await complete(db.pool, [completion(zombie)], now=EXPIRED)
-    await fail(db.pool, [failure(zombie)], policy=POLICY, now=EXPIRED)
-    await release(db.pool, [held(zombie)], now=EXPIRED)
-    await heartbeat(db.pool, [beat(zombie)], ttl_s=TTL_S, now=EXPIRED)
+    await complete(db, [completion(zombie)], now=EXPIRED)
+    await fail(db, [failure(zombie)], policy=POLICY, now=EXPIRED)
+    await release(db, [held(zombie)], now=EXPIRED)
+    await heartbeat(db, [beat(zombie)], ttl_s=TTL_S, now=EXPIRED)
 
     assert await all_rows(db) == before
 
@@ -319,7 +322,7 @@ async def test_a_takeover_without_attempts_left_makes_a_dead_letter(db: Database
     assert (job.status, job.finished_at, job.lease_owner, job.attempt_no) == ("error", EXPIRED, None, 1)
     assert job.error is not None and "lease_expired" in job.error
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert [letter.reason for letter in await list_dead_letters(db.pool)] == ["attempts_exhausted"]
+    assert [letter.reason for letter in await list_dead_letters(db)] == ["attempts_exhausted"]
     assert (await told_of(db, claimed.job_id))[-1] == ("error", 3)
     await assert_counters_are_right(db)
 
@@ -327,14 +330,14 @@ async def test_a_takeover_without_attempts_left_makes_a_dead_letter(db: Database
 @pytest.mark.parametrize("max_attempts", [1, 3])
 async def test_a_takeover_of_a_job_that_was_to_be_canceled_cancels_it(db: Database, max_attempts: int) -> None:
     claimed = await make_running(db, max_attempts=max_attempts)
-    await cancel(db.pool, [claimed.job_id], now=NOW)
+    await cancel(db, [claimed.job_id], now=NOW)
 
     (answer,) = await claim_all(db, ask(claimed.job_id), now=EXPIRED)
 
     assert answer == Canceled(AttemptOutcome.EXPIRED)
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert await list_dead_letters(db.pool) == []
+    assert await list_dead_letters(db) == []
     await assert_counters_are_right(db)
 
 
@@ -358,7 +361,7 @@ async def test_a_doubled_message_takes_over_once(db: Database) -> None:
 async def test_takeovers_of_all_kinds_in_one_batch(db: Database) -> None:
     retried, dead = await make_running(db), await make_running(db, max_attempts=1)
     canceled, alive = await make_running(db), await make_running(db, ttl_s=1000)
-    await cancel(db.pool, [canceled.job_id], now=NOW)
+    await cancel(db, [canceled.job_id], now=NOW)
 
     answers = await claim_all(db, *(ask(one.job_id) for one in (alive, canceled, dead, retried)), now=EXPIRED)
 
@@ -375,7 +378,7 @@ async def test_of_many_claims_at_once_with_the_same_messages_each_job_goes_to_on
 
     async def work(turn: int) -> None:
         order = ids if turn % 2 else ids[::-1]
-        answers = await claim(db.pool, [ask(job_id) for job_id in order], ttl_s=TTL_S)
+        answers = await claim(db, [ask(job_id) for job_id in order], ttl_s=TTL_S)
         won.extend(answer.job_id for answer in answers if isinstance(answer, ClaimedJob))
 
     async with anyio.create_task_group() as tasks:
@@ -392,7 +395,7 @@ async def test_of_many_takeovers_at_once_one_succeeds(db: Database) -> None:
     won: list[UUID] = []
 
     async def work() -> None:
-        answers = await claim(db.pool, [ask(one.job_id) for one in claimed], ttl_s=TTL_S, now=EXPIRED)
+        answers = await claim(db, [ask(one.job_id) for one in claimed], ttl_s=TTL_S, now=EXPIRED)
         won.extend(answer.job_id for answer in answers if isinstance(answer, ClaimedJob))
 
     async with anyio.create_task_group() as tasks:

@@ -48,7 +48,7 @@ SUPERSEDED = Superseded()
 
 
 async def finish(db: Database, *reports: Completion, seconds: float = 0) -> list[Any]:
-    return list(await complete(db.pool, reports, now=at(seconds)))
+    return list(await complete(db, reports, now=at(seconds)))
 
 
 async def test_a_report_of_the_holder_ends_the_job(db: Database) -> None:
@@ -84,7 +84,7 @@ async def test_a_result_may_be_missing(db: Database) -> None:
 
 async def test_the_error_of_an_earlier_attempt_is_gone_when_a_later_one_succeeds(db: Database) -> None:
     first = await make_running(db)
-    await fail(db.pool, [failure(first)], policy=POLICY, jitter=0.0, now=NOW)
+    await fail(db, [failure(first)], policy=POLICY, jitter=0.0, now=NOW)
     second = await claim_one(db, first.job_id, 2)
 
     await finish(db, completion(second))
@@ -101,7 +101,7 @@ async def test_an_expired_lease_that_nobody_took_over_still_completes(db: Databa
 
 async def test_a_completion_beats_a_cancel_request(db: Database) -> None:
     claimed = await make_running(db)
-    await cancel(db.pool, [claimed.job_id], now=NOW)
+    await cancel(db, [claimed.job_id], now=NOW)
 
     assert await finish(db, completion(claimed)) == [DONE]
     assert await status_of(db, claimed.job_id) is JobStatus.DONE
@@ -135,15 +135,15 @@ async def test_another_result_for_the_same_attempt_is_a_conflict(db: Database) -
 @pytest.mark.parametrize("retryable", [True, False])
 async def test_complete_after_fail_is_a_conflict(db: Database, retryable: bool) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed, retryable=retryable)], policy=POLICY, now=NOW)
+    await fail(db, [failure(claimed, retryable=retryable)], policy=POLICY, now=NOW)
 
     assert await finish(db, completion(claimed)) == [Conflicting(AttemptOutcome.FAILED)]
 
 
 async def test_complete_after_a_failure_that_canceled_is_a_conflict(db: Database) -> None:
     claimed = await make_running(db)
-    await cancel(db.pool, [claimed.job_id], now=NOW)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+    await cancel(db, [claimed.job_id], now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     assert await finish(db, completion(claimed)) == [Conflicting(AttemptOutcome.CANCELED)]
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
@@ -151,7 +151,7 @@ async def test_complete_after_a_failure_that_canceled_is_a_conflict(db: Database
 
 async def test_complete_after_release_is_superseded(db: Database) -> None:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)], now=NOW)
+    await release(db, [held(claimed)], now=NOW)
 
     assert await finish(db, completion(claimed)) == [SUPERSEDED]
 
@@ -159,7 +159,7 @@ async def test_complete_after_release_is_superseded(db: Database) -> None:
 @pytest.mark.parametrize("max_attempts", [1, 2])
 async def test_complete_after_reap_is_superseded(db: Database, max_attempts: int) -> None:
     claimed = await make_running(db, max_attempts=max_attempts)
-    await reap(db.pool, policy=POLICY, now=at(TTL_S + 1))
+    await reap(db, policy=POLICY, now=at(TTL_S + 1))
     before = await all_rows(db)
 
     assert await finish(db, completion(claimed), seconds=TTL_S + 1) == [SUPERSEDED]
@@ -287,7 +287,7 @@ async def test_of_many_who_report_the_same_at_once_one_finishes_and_the_others_h
     answers: list[Any] = []
 
     async def send() -> None:
-        answers.extend(await complete(db.pool, [completion(claimed)]))
+        answers.extend(await complete(db, [completion(claimed)]))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(20):

@@ -22,19 +22,20 @@ from tests.support.factories import new_job, truncate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 BATCH = 100
 
 
 @pytest.fixture
-async def connection(db: Database) -> AsyncIterator[Connection]:
+async def connection(db: Database) -> AsyncIterator[Session]:
     async with db.pool.acquire() as connection:
         yield connection
-    await truncate(db.pool)
+    await truncate(db)
 
 
-async def claimed_batch(db: Database, connection: Connection, *, ttl_s: float = 600) -> list[ClaimedJob]:
+async def claimed_batch(db: Database, connection: Session, *, ttl_s: float = 600) -> list[ClaimedJob]:
     jobs = [new_job(max_attempts=100) for _ in range(BATCH)]
     await enqueue(db, jobs)
     asks = [Ask(job_id=job.id, enqueue_id=1, owner_id="w") for job in jobs]
@@ -42,7 +43,7 @@ async def claimed_batch(db: Database, connection: Connection, *, ttl_s: float = 
     return [one for one in found if isinstance(one, ClaimedJob)]
 
 
-async def measured(db: Database, connection: Connection, rounds: int) -> dict[str, tuple[float, float]]:
+async def measured(db: Database, connection: Session, rounds: int) -> dict[str, tuple[float, float]]:
     """For each verb over 100 jobs: the median of pages touched and of seconds."""
     runs: dict[str, list[tuple[float, float]]] = {}
 
@@ -72,20 +73,21 @@ async def measured(db: Database, connection: Connection, rounds: int) -> dict[st
     }
 
 
-async def pages(connection: Connection) -> int:
+async def pages(connection: Session) -> int:
     """Pages that this session has touched in tables and indexes."""
     await connection.execute("SELECT pg_stat_force_next_flush()")
-    number: int = await connection.fetchval(
+    number = await connection.fetchval(
         """SELECT sum(heap_blks_read + heap_blks_hit + coalesce(idx_blks_read + idx_blks_hit, 0))::bigint
         FROM pg_statio_user_tables WHERE schemaname = 'jobd'"""
     )
+    assert isinstance(number, int)
     return number
 
 
 @pytest.mark.timeout(300)
-async def test_pages_touched_do_not_grow_with_the_table(db: Database, connection: Connection) -> None:
+async def test_pages_touched_do_not_grow_with_the_table(db: Database, connection: Session) -> None:
     small = await measured(db, connection, 5)
-    await truncate(db.pool)
+    await truncate(db)
     await fill(connection, finished=50_000, queued=10_000)
 
     large = await measured(db, connection, 5)
@@ -98,11 +100,11 @@ async def test_pages_touched_do_not_grow_with_the_table(db: Database, connection
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_time_does_not_grow_with_a_million_finished_and_a_hundred_thousand_queued(
-    db: Database, connection: Connection
+    db: Database, connection: Session
 ) -> None:
     await fill(connection, finished=1_000, queued=0)
     small = await measured(db, connection, 30)
-    await truncate(db.pool)
+    await truncate(db)
     await fill(connection, finished=1_000_000, queued=100_000)
 
     large = await measured(db, connection, 30)
@@ -113,7 +115,7 @@ async def test_time_does_not_grow_with_a_million_finished_and_a_hundred_thousand
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-async def test_lifecycles_without_a_pause_do_not_slow_down(db: Database, connection: Connection) -> None:
+async def test_lifecycles_without_a_pause_do_not_slow_down(db: Database, connection: Session) -> None:
     times: list[float] = []
     for _ in range(400):
         jobs = [new_job() for _ in range(500)]

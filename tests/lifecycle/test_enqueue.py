@@ -162,7 +162,7 @@ async def test_a_queue_takes_jobs_up_to_its_limit_and_not_one_more(db: Database)
     assert answers == [Created(jobs[0].id), Created(jobs[1].id), Created(jobs[2].id), full, full]
     assert await enqueue(db, [new_job(queue="a"), new_job(queue="b")], max_queued=2, now=NOW) == [
         full,
-        Created((await select_for_publish(db.pool, ["b"], most=2))[1].job_id),
+        Created((await select_for_publish(db, ["b"], most=2))[1].job_id),
     ]
     await assert_counters_are_right(db)
 
@@ -268,7 +268,7 @@ async def test_a_key_that_was_seen(db: Database, second: IdempotencyKey, now: da
 async def test_a_key_still_answers_when_its_job_is_over(db: Database) -> None:
     first = new_job(key=key())
     await enqueue(db, [first], now=NOW)
-    await complete(db.pool, [completion(await claim_one(db, first.id))], now=NOW)
+    await complete(db, [completion(await claim_one(db, first.id))], now=NOW)
 
     assert await enqueue_one(db, new_job(key=key())) == Existing(first.id)
 
@@ -276,10 +276,10 @@ async def test_a_key_still_answers_when_its_job_is_over(db: Database) -> None:
 async def test_a_key_that_retention_forgot_makes_a_new_job_and_lives_as_long_as_a_new_one(db: Database) -> None:
     later = at(HOUR_S + 1)
     await enqueue(db, [new_job(key=key())], now=NOW)
-    await prune_memories(db.pool, keep_gone_s=HOUR_S, now=later)
+    await prune_memories(db, keep_gone_s=HOUR_S, now=later)
     second = new_job(key=key(body=b"other"))
     assert await enqueue_one(db, second, later) == Created(second.id)
-    await prune_memories(db.pool, keep_gone_s=HOUR_S, now=later + timedelta(minutes=59))
+    await prune_memories(db, keep_gone_s=HOUR_S, now=later + timedelta(minutes=59))
 
     assert await enqueue_one(db, new_job(key=key(body=b"other")), later + timedelta(minutes=59)) == Existing(second.id)
 
@@ -459,7 +459,7 @@ async def test_a_job_that_is_about_to_be_canceled_is_no_twin(db: Database) -> No
 
 async def test_a_job_that_waits_for_its_retry_is_a_twin(db: Database) -> None:
     claimed = await make_running(db, spec_hash=SPEC)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     assert await enqueue_one(db, twin()) == Existing(claimed.job_id)
 

@@ -57,7 +57,7 @@ def telling(claimed: ClaimedJob, *tokens: str) -> Telling:
 
 
 async def history_of(db: Database, job_id: UUID, after: Cursor = START) -> list[Event]:
-    (record,) = await read_history(db.pool, [Place(job_id, after)])
+    (record,) = await read_history(db, [Place(job_id, after)])
     assert record is not None
     return events_after(record, after)
 
@@ -67,14 +67,14 @@ async def shown(db: Database, job_id: UUID, after: Cursor = START) -> list[str]:
 
 
 async def reap_all(db: Database, seconds: float) -> None:
-    await reap(db.pool, most=100, policy=POLICY, grace_s=0.0, now=at(seconds))
+    await reap(db, most=100, policy=POLICY, grace_s=0.0, now=at(seconds))
 
 
 async def test_events_are_numbered_on_within_their_attempt(db: Database) -> None:
     claimed = await make_running(db)
 
-    first = await append_events(db.pool, [telling(claimed, "a", "b"), telling(claimed, "c")])
-    second = await append_events(db.pool, [telling(claimed, "d")])
+    first = await append_events(db, [telling(claimed, "a", "b"), telling(claimed, "c")])
+    second = await append_events(db, [telling(claimed, "d")])
 
     assert first == [Kept(Cursor(1, 3)), Kept(Cursor(1, 3))]
     assert second == [Kept(Cursor(1, 4))]
@@ -85,7 +85,7 @@ async def test_events_with_a_foreign_token_are_refused_alone(db: Database) -> No
     mine, other = await make_running(db), await make_running(db)
     forged = Telling(job_id=other.job_id, lease_token=mine.lease_token, events=telling(mine, "x").events)
 
-    answers = await append_events(db.pool, [telling(mine, "a"), forged])
+    answers = await append_events(db, [telling(mine, "a"), forged])
 
     assert answers == [Kept(Cursor(1, 1)), LeaseLost()]
     assert "token" not in " ".join(await shown(db, other.job_id))
@@ -96,10 +96,10 @@ async def test_the_same_telling_sent_twice_is_kept_once(db: Database) -> None:
     first = msgspec.structs.replace(telling(claimed, "a", "b"), told_n=0)
     second = msgspec.structs.replace(telling(claimed, "c"), told_n=2)
 
-    await append_events(db.pool, [first])
-    await cancel(db.pool, [claimed.job_id])  # an event of the attempt that its holder did not tell
-    answers = await append_events(db.pool, [first, second])
-    again = await append_events(db.pool, [second])
+    await append_events(db, [first])
+    await cancel(db, [claimed.job_id])  # an event of the attempt that its holder did not tell
+    answers = await append_events(db, [first, second])
+    again = await append_events(db, [second])
 
     assert answers == [Kept(Cursor(1, 3)), Kept(Cursor(1, 4))]
     assert again == [Kept(Cursor(1, 4))]
@@ -111,29 +111,29 @@ async def test_the_same_telling_sent_twice_is_kept_once(db: Database) -> None:
 async def test_a_telling_that_skips_some_is_refused_with_the_count(db: Database) -> None:
     claimed = await make_running(db)
 
-    answers = await append_events(db.pool, [msgspec.structs.replace(telling(claimed, "c"), told_n=2)])
+    answers = await append_events(db, [msgspec.structs.replace(telling(claimed, "c"), told_n=2)])
 
     assert answers == [OutOfStep(0)]
 
 
 async def test_nothing_is_told_after_the_end(db: Database) -> None:
     claimed = await make_running(db)
-    await complete(db.pool, [completion(claimed)])
+    await complete(db, [completion(claimed)])
 
-    assert await append_events(db.pool, [telling(claimed, "late")]) == [LeaseLost()]
+    assert await append_events(db, [telling(claimed, "late")]) == [LeaseLost()]
 
     assert await shown(db, claimed.job_id) == ["0-1 queued", "1-0 running", "1-1 done"]
 
 
 async def test_history_of_a_job_that_failed_fell_silent_and_was_done(db: Database) -> None:
     first = await make_running(db)
-    await append_events(db.pool, [telling(first, "a", "b")])
-    await fail(db.pool, [failure(first)], policy=POLICY, now=at(1))
+    await append_events(db, [telling(first, "a", "b")])
+    await fail(db, [failure(first)], policy=POLICY, now=at(1))
     second = await claim_one(db, first.job_id, 2, now=at(100))
-    await append_events(db.pool, [telling(second, "c")])
+    await append_events(db, [telling(second, "c")])
     await reap_all(db, 100 + TTL_S + 1)
     third = await claim_one(db, first.job_id, 3, now=at(1000))
-    await complete(db.pool, [completion(third)])
+    await complete(db, [completion(third)])
 
     assert await shown(db, first.job_id) == [
         *("0-1 queued", "1-0 running", "1-1 token", "1-2 token", "1-3 queued"),
@@ -146,37 +146,37 @@ async def test_a_lease_that_is_taken_over_leaves_a_gap(db: Database) -> None:
     first = await make_running(db)
     asked = Ask(job_id=first.job_id, enqueue_id=1, owner_id="worker-2")
 
-    await claim(db.pool, [asked], ttl_s=TTL_S, now=at(TTL_S + 1))
+    await claim(db, [asked], ttl_s=TTL_S, now=at(TTL_S + 1))
 
     assert await shown(db, first.job_id) == ["0-1 queued", "1-0 running", "1-1 gap", "1-2 queued", "2-0 running"]
 
 
 async def canceled_before_it_began(db: Database) -> UUID:
     job_id = await make_queued(db)
-    await cancel(db.pool, [job_id])
+    await cancel(db, [job_id])
     return job_id
 
 
 async def canceled_while_running(db: Database) -> UUID:
     claimed = await make_running(db)
-    await append_events(db.pool, [telling(claimed, "a")])
-    await cancel(db.pool, [claimed.job_id])
-    await cancel(db.pool, [claimed.job_id])  # asked for twice, told once
-    await append_events(db.pool, [telling(claimed, "b")])
-    await fail(db.pool, [failure(claimed)], policy=POLICY)
+    await append_events(db, [telling(claimed, "a")])
+    await cancel(db, [claimed.job_id])
+    await cancel(db, [claimed.job_id])  # asked for twice, told once
+    await append_events(db, [telling(claimed, "b")])
+    await fail(db, [failure(claimed)], policy=POLICY)
     return claimed.job_id
 
 
 async def canceled_while_it_waited_again(db: Database) -> UUID:
     claimed = await make_running(db)
-    await release(db.pool, [held(claimed)])
-    await cancel(db.pool, [claimed.job_id])
+    await release(db, [held(claimed)])
+    await cancel(db, [claimed.job_id])
     return claimed.job_id
 
 
 async def canceled_by_a_silent_holder(db: Database) -> UUID:
     claimed = await make_running(db)
-    await cancel(db.pool, [claimed.job_id])
+    await cancel(db, [claimed.job_id])
     await reap_all(db, TTL_S + 1)
     return claimed.job_id
 
@@ -200,7 +200,7 @@ async def test_history_of_a_canceled_job(db: Database, how: Any) -> None:
 
 async def test_history_of_a_dead_letter_ends_with_its_error(db: Database) -> None:
     claimed = await make_running(db, max_attempts=1)
-    await fail(db.pool, [failure(claimed)], policy=POLICY)
+    await fail(db, [failure(claimed)], policy=POLICY)
 
     *_, last = await history_of(db, claimed.job_id)
 
@@ -210,9 +210,9 @@ async def test_history_of_a_dead_letter_ends_with_its_error(db: Database) -> Non
 
 async def test_any_cursor_continues_where_it_stands(db: Database) -> None:
     claimed = await make_running(db)
-    await append_events(db.pool, [telling(claimed, *"abcdefgh")])
-    await append_events(db.pool, [telling(claimed, *"ij")])
-    await complete(db.pool, [completion(claimed)])
+    await append_events(db, [telling(claimed, *"abcdefgh")])
+    await append_events(db, [telling(claimed, *"ij")])
+    await complete(db, [completion(claimed)])
     whole = await history_of(db, claimed.job_id)
 
     for n, event in enumerate(whole):
@@ -221,10 +221,10 @@ async def test_any_cursor_continues_where_it_stands(db: Database) -> None:
 
 async def test_the_newest_event_is_known_from_any_cursor(db: Database) -> None:
     claimed = await make_running(db)
-    await append_events(db.pool, [telling(claimed, "a", "b")])
-    opened = await read_history(db.pool, [Place(claimed.job_id, Cursor(1, n)) for n in range(3)])
-    await complete(db.pool, [completion(claimed)])
-    ended = await read_history(db.pool, [Place(claimed.job_id, Cursor(1, n)) for n in range(4)])
+    await append_events(db, [telling(claimed, "a", "b")])
+    opened = await read_history(db, [Place(claimed.job_id, Cursor(1, n)) for n in range(3)])
+    await complete(db, [completion(claimed)])
+    ended = await read_history(db, [Place(claimed.job_id, Cursor(1, n)) for n in range(4)])
 
     assert {newest(record) for record in opened if record} == {Cursor(1, 2)}
     assert {newest(record) for record in ended if record} == {Cursor(1, 3)}
@@ -233,8 +233,8 @@ async def test_the_newest_event_is_known_from_any_cursor(db: Database) -> None:
 async def test_a_long_history_comes_in_pieces_that_fit(db: Database) -> None:
     claimed = await make_running(db)
     for _ in range(CHUNKS + 3):
-        await append_events(db.pool, [telling(claimed, "a", "b")])
-    await complete(db.pool, [completion(claimed)])
+        await append_events(db, [telling(claimed, "a", "b")])
+    await complete(db, [completion(claimed)])
 
     cursor, read = START, []
     while some := await history_of(db, claimed.job_id, cursor):
@@ -247,7 +247,7 @@ async def test_a_long_history_comes_in_pieces_that_fit(db: Database) -> None:
 async def test_no_chunk_is_longer_than_a_reader_looks_back(db: Database) -> None:
     claimed = await make_running(db)
 
-    answers = await append_events(db.pool, [telling(claimed, *["x"] * 150), telling(claimed, *["y"] * 150)])
+    answers = await append_events(db, [telling(claimed, *["x"] * 150), telling(claimed, *["y"] * 150)])
 
     assert answers == [Kept(Cursor(1, 150)), Kept(Cursor(1, 300))]
     assert await db.pool.fetchval("SELECT max(last_n - first_n + 1) FROM event_log") <= CHUNK_EVENTS
@@ -257,18 +257,18 @@ async def test_what_is_told_at_once_is_what_the_history_says_later(db: Database)
     """The relay tells events as they are committed; who comes later must find the same under the same cursors."""
     ids = [await how(db) for how in CANCELED]
     first = await make_running(db, max_attempts=2)
-    await append_events(db.pool, [telling(first, "a")])
-    await fail(db.pool, [failure(first)], policy=POLICY, now=at(1))
-    await promote_due(db.pool, now=at(100))
+    await append_events(db, [telling(first, "a")])
+    await fail(db, [failure(first)], policy=POLICY, now=at(1))
+    await promote_due(db, now=at(100))
     second = Ask(job_id=first.job_id, enqueue_id=2, owner_id="worker-1")
-    await claim(db.pool, [second], ttl_s=TTL_S, now=at(100))
-    await claim(db.pool, [second], ttl_s=TTL_S, now=at(100 + TTL_S + 1))
+    await claim(db, [second], ttl_s=TTL_S, now=at(100))
+    await claim(db, [second], ttl_s=TTL_S, now=at(100 + TTL_S + 1))
     taken = await make_running(db)
     again = Ask(job_id=taken.job_id, enqueue_id=1, owner_id="worker-2")
-    await claim(db.pool, [again], ttl_s=TTL_S, now=at(TTL_S + 1))
+    await claim(db, [again], ttl_s=TTL_S, now=at(TTL_S + 1))
 
     told: dict[UUID, list[tuple[str, str, str]]] = {}
-    for one in await read_outbox(db.pool, most=1000):
+    for one in await read_outbox(db, most=1000):
         told.setdefault(one.job_id, []).extend((str(event.cursor), event.type, event.step) for event in events_of(one))
 
     for job_id in [*ids, first.job_id, taken.job_id]:
@@ -283,8 +283,8 @@ def size_of(events: list[Event]) -> int:
 async def test_look_brings_a_bounded_number_of_bytes_and_the_next_ones_the_rest(db: Database) -> None:
     claimed = await make_running(db)
     for _ in range(12):
-        await append_events(db.pool, [telling(claimed, *["x" * 16_000] * 20)])
-    await complete(db.pool, [completion(claimed)])
+        await append_events(db, [telling(claimed, *["x" * 16_000] * 20)])
+    await complete(db, [completion(claimed)])
 
     read: list[list[Event]] = []
     while not read or read[-1][-1].type != "done":
@@ -297,9 +297,9 @@ async def test_look_brings_a_bounded_number_of_bytes_and_the_next_ones_the_rest(
 async def test_many_places_share_what_one_look_may_bring(db: Database) -> None:
     claimed = await make_running(db)
     for _ in range(4):
-        await append_events(db.pool, [telling(claimed, *["x" * 16_000] * 10)])
+        await append_events(db, [telling(claimed, *["x" * 16_000] * 10)])
 
-    records = await read_history(db.pool, [Place(claimed.job_id, START)] * 64)
+    records = await read_history(db, [Place(claimed.job_id, START)] * 64)
 
     size = sum(size_of(events_after(record, START)) for record in records if record is not None)
     assert size <= 2 * ALL_PLACES_BYTES
@@ -309,10 +309,10 @@ async def test_many_places_share_what_one_look_may_bring(db: Database) -> None:
 async def test_chunk_from_before_sizes_were_kept_counts_too(db: Database) -> None:
     claimed = await make_running(db)
     for n in range(20):
-        await append_events(db.pool, [telling(claimed, *[f"{n}-{m} {hash((n, m)):x}" * 800 for m in range(10)])])
+        await append_events(db, [telling(claimed, *[f"{n}-{m} {hash((n, m)):x}" * 800 for m in range(10)])])
     await db.pool.execute("UPDATE event_log SET size = NULL")
 
-    (record,) = await read_history(db.pool, [Place(claimed.job_id, START)])
+    (record,) = await read_history(db, [Place(claimed.job_id, START)])
 
     assert record is not None
     assert 1 <= len(record.chunks) <= 20
@@ -320,16 +320,16 @@ async def test_chunk_from_before_sizes_were_kept_counts_too(db: Database) -> Non
 
 async def test_last_places_leave_out_the_beginning_of_what_is_too_long(db: Database) -> None:
     short, long, silent, many = [await make_running(db) for _ in range(4)]
-    await append_events(db.pool, [telling(short, "a", "b")])
+    await append_events(db, [telling(short, "a", "b")])
     for _ in range(5):
-        await append_events(db.pool, [telling(long, "x" * 400, "y" * 400)])
+        await append_events(db, [telling(long, "x" * 400, "y" * 400)])
     for _ in range(CHUNKS + 3):
-        await append_events(db.pool, [telling(many, "x")])
+        await append_events(db, [telling(many, "x")])
 
-    places = await last_places(db.pool, [job.job_id for job in (short, long, silent)], most_bytes=2_000)
-    (by_number,) = await last_places(db.pool, [many.job_id], most_bytes=100_000)
-    (at_most,) = await last_places(db.pool, [long.job_id], most_bytes=1)
-    (all_of_it,) = await last_places(db.pool, [long.job_id], most_bytes=100_000)
+    places = await last_places(db, [job.job_id for job in (short, long, silent)], most_bytes=2_000)
+    (by_number,) = await last_places(db, [many.job_id], most_bytes=100_000)
+    (at_most,) = await last_places(db, [long.job_id], most_bytes=1)
+    (all_of_it,) = await last_places(db, [long.job_id], most_bytes=100_000)
 
     assert places == [START, Cursor(1, 6), START]
     assert by_number == Cursor(1, 3)
@@ -359,12 +359,12 @@ async def test_job_that_has_told_too_much_keeps_no_more_and_says_how_many(db: Da
 
     told = 0
     for number in (10, 7, 5, 3):
-        (answer,) = await append_events(db.pool, [lines(claimed, number, "progress", told)], limit=limit)
+        (answer,) = await append_events(db, [lines(claimed, number, "progress", told)], limit=limit)
         told += number
         assert isinstance(answer, Kept)
-    await append_events(db.pool, [lines(other, 2)], limit=limit)
-    again = await append_events(db.pool, [lines(claimed, 3, told_n=told - 3)], limit=limit)
-    await complete(db.pool, [completion(claimed)])
+    await append_events(db, [lines(other, 2)], limit=limit)
+    again = await append_events(db, [lines(claimed, 3, told_n=told - 3)], limit=limit)
+    await complete(db, [completion(claimed)])
 
     dropped = {"count": 15, "reason": "job_events_mb"}
     assert await told_types(db, claimed.job_id) == [
@@ -381,13 +381,13 @@ async def test_job_that_has_told_too_much_keeps_no_more_and_says_how_many(db: Da
 
 async def test_what_earlier_attempts_told_counts_too(db: Database) -> None:
     first = await make_running(db)
-    await append_events(db.pool, [lines(first, 10)])
-    await release(db.pool, [held(first)])
+    await append_events(db, [lines(first, 10)])
+    await release(db, [held(first)])
     second = await claim_one(db, first.job_id, 2)
     limit = Limit(job_bytes=1_000)
 
-    await append_events(db.pool, [lines(second, 1)], limit=limit)  # of the first nobody has counted yet
-    await append_events(db.pool, [lines(second, 4)], limit=limit)
+    await append_events(db, [lines(second, 1)], limit=limit)  # of the first nobody has counted yet
+    await append_events(db, [lines(second, 4)], limit=limit)
 
     assert (await told_types(db, first.job_id))[-2:] == ["log", "dropped {'count': 4, 'reason': 'job_events_mb'}"]
 
@@ -395,13 +395,13 @@ async def test_what_earlier_attempts_told_counts_too(db: Database) -> None:
 async def test_log_and_tokens_are_dropped_and_counted_while_the_disk_is_low(db: Database) -> None:
     claimed = await make_running(db)
 
-    await append_events(db.pool, [lines(claimed, 2)])
-    await append_events(db.pool, [lines(claimed, 5), lines(claimed, 1, "progress")], limit=DISK_IS_LOW)
+    await append_events(db, [lines(claimed, 2)])
+    await append_events(db, [lines(claimed, 5), lines(claimed, 1, "progress")], limit=DISK_IS_LOW)
     for _ in range(3):
-        await append_events(db.pool, [lines(claimed, 4, "token")], limit=DISK_IS_LOW)
-    await append_events(db.pool, [lines(claimed, 1)])
-    await append_events(db.pool, [lines(claimed, 6)], limit=DISK_IS_LOW)
-    await complete(db.pool, [completion(claimed)])
+        await append_events(db, [lines(claimed, 4, "token")], limit=DISK_IS_LOW)
+    await append_events(db, [lines(claimed, 1)])
+    await append_events(db, [lines(claimed, 6)], limit=DISK_IS_LOW)
+    await complete(db, [completion(claimed)])
 
     assert await told_types(db, claimed.job_id) == [
         *("queued", "running", "log", "log", "progress"),
@@ -416,10 +416,10 @@ async def test_log_and_tokens_are_dropped_and_counted_while_the_disk_is_low(db: 
 async def test_dropping_goes_on_after_a_cancel_was_asked_for(db: Database) -> None:
     claimed = await make_running(db)
 
-    await append_events(db.pool, [lines(claimed, 3)], limit=DISK_IS_LOW)
-    await cancel(db.pool, [claimed.job_id], now=at(1))
+    await append_events(db, [lines(claimed, 3)], limit=DISK_IS_LOW)
+    await cancel(db, [claimed.job_id], now=at(1))
     for _ in range(2):
-        await append_events(db.pool, [lines(claimed, 2)], limit=DISK_IS_LOW)
+        await append_events(db, [lines(claimed, 2)], limit=DISK_IS_LOW)
 
     assert await told_types(db, claimed.job_id) == [
         *("queued", "running", "dropped {'count': 3, 'reason': 'min_free_mb'}"),
@@ -430,8 +430,8 @@ async def test_dropping_goes_on_after_a_cancel_was_asked_for(db: Database) -> No
 async def test_redis_is_told_of_what_was_dropped_once(db: Database) -> None:
     claimed = await make_running(db)
     for _ in range(3):
-        await append_events(db.pool, [lines(claimed, 2)], limit=DISK_IS_LOW)
+        await append_events(db, [lines(claimed, 2)], limit=DISK_IS_LOW)
 
-    told = [one for one in await read_outbox(db.pool, most=100) if one.event == "events"]
+    told = [one for one in await read_outbox(db, most=100) if one.event == "events"]
 
     assert [[event.type for event in events_of(one)] for one in told] == [["dropped"]]

@@ -52,7 +52,7 @@ SUPERSEDED = Superseded()
 async def report(
     db: Database, *reports: Failure, seconds: float = 0, jitter: float = 0.5, policy: RetryPolicy = POLICY
 ) -> list[Any]:
-    return list(await fail(db.pool, reports, policy=policy, jitter=jitter, now=at(seconds)))
+    return list(await fail(db, reports, policy=policy, jitter=jitter, now=at(seconds)))
 
 
 def requeued(seconds: float, enqueue_id: int = 2) -> Requeued:
@@ -97,7 +97,7 @@ async def test_the_backoff_doubles_with_every_charged_attempt_up_to_its_cap(
 async def test_every_job_draws_its_own_jitter(db: Database) -> None:
     claims = [await make_running(db) for _ in range(10)]
 
-    await fail(db.pool, [failure(claimed) for claimed in claims], policy=POLICY, now=NOW)
+    await fail(db, [failure(claimed) for claimed in claims], policy=POLICY, now=NOW)
 
     waits = [(await read(db, claimed.job_id)).run_after - NOW for claimed in claims]
     assert len(set(waits)) > 1
@@ -108,10 +108,10 @@ async def test_a_job_that_waits_for_its_retry_is_not_offered_before_its_time(db:
     claimed = await make_running(db)
     await report(db, failure(claimed))
 
-    assert await promote_due(db.pool, now=at(3.9)) == []
-    assert await select_for_publish(db.pool, ["default"], most=5) == []
-    assert await promote_due(db.pool, now=at(4)) == [claimed.job_id]
-    (offer,) = await select_for_publish(db.pool, ["default"], most=5)
+    assert await promote_due(db, now=at(3.9)) == []
+    assert await select_for_publish(db, ["default"], most=5) == []
+    assert await promote_due(db, now=at(4)) == [claimed.job_id]
+    (offer,) = await select_for_publish(db, ["default"], most=5)
     assert (offer.job_id, offer.enqueue_id) == (claimed.job_id, 2)
 
 
@@ -124,7 +124,7 @@ async def test_the_last_attempt_makes_a_dead_letter(db: Database) -> None:
 
     job = await read(db, first.job_id)
     assert (job.status, job.finished_at, job.enqueue_id, job.attempt_count) == ("error", at(7), 2, 2)
-    (letter,) = await list_dead_letters(db.pool)
+    (letter,) = await list_dead_letters(db)
     assert (letter.job_id, letter.reason, letter.at) == (first.job_id, "attempts_exhausted", at(7))
     assert await outcomes_of(db, first.job_id) == ["failed", "failed"]
     assert (await told_of(db, first.job_id))[-1] == ("error", 5)
@@ -136,7 +136,7 @@ async def test_an_error_that_is_not_retryable_makes_a_dead_letter_at_once(db: Da
     claimed = await make_running(db, max_attempts=max_attempts)
 
     assert await report(db, failure(claimed, retryable=False)) == [NOT_RETRYABLE]
-    (letter,) = await list_dead_letters(db.pool)
+    (letter,) = await list_dead_letters(db)
     assert letter.reason == "not_retryable"
     await assert_counters_are_right(db)
 
@@ -147,12 +147,12 @@ async def test_a_failure_of_a_job_that_was_to_be_canceled_cancels_it(
     db: Database, retryable: bool, max_attempts: int
 ) -> None:
     claimed = await make_running(db, max_attempts=max_attempts)
-    await cancel(db.pool, [claimed.job_id], now=NOW)
+    await cancel(db, [claimed.job_id], now=NOW)
 
     assert await report(db, failure(claimed, retryable=retryable)) == [Canceled(AttemptOutcome.CANCELED)]
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["canceled"]
-    assert await list_dead_letters(db.pool) == []
+    assert await list_dead_letters(db) == []
     await assert_counters_are_right(db)
 
 
@@ -167,7 +167,7 @@ async def test_an_expired_lease_that_nobody_took_over_still_fails(db: Database) 
 
 async def test_the_same_failure_again_hears_the_same_and_changes_nothing(db: Database) -> None:
     back, dead, stopped = await make_running(db), await make_running(db, max_attempts=1), await make_running(db)
-    await cancel(db.pool, [stopped.job_id], now=NOW)
+    await cancel(db, [stopped.job_id], now=NOW)
     reports = [failure(back), failure(dead), failure(stopped)]
     await report(db, *reports)
     before = await all_rows(db)
@@ -206,7 +206,7 @@ async def test_another_failure_for_the_same_attempt_is_a_conflict(db: Database) 
 
 async def test_fail_after_complete_is_a_conflict(db: Database) -> None:
     claimed = await make_running(db)
-    await complete(db.pool, [completion(claimed)], now=NOW)
+    await complete(db, [completion(claimed)], now=NOW)
 
     assert await report(db, failure(claimed)) == [Conflicting(AttemptOutcome.DONE)]
     assert await status_of(db, claimed.job_id) is JobStatus.DONE
@@ -216,9 +216,9 @@ async def test_fail_after_complete_is_a_conflict(db: Database) -> None:
 async def test_fail_of_an_attempt_that_is_over_is_superseded(db: Database, ended_by: str) -> None:
     claimed = await make_running(db)
     if ended_by == "release":
-        await release(db.pool, [held(claimed)], now=NOW)
+        await release(db, [held(claimed)], now=NOW)
     elif ended_by == "reap":
-        await reap(db.pool, policy=POLICY, now=at(TTL_S + 1))
+        await reap(db, policy=POLICY, now=at(TTL_S + 1))
     else:
         await claim_one(db, claimed.job_id, now=at(TTL_S + 1))
     before = await all_rows(db)
@@ -261,8 +261,8 @@ async def test_answers_are_in_the_order_of_the_reports(db: Database) -> None:
     claims: dict[str, ClaimedJob] = {
         name: await make_running(db, max_attempts=1 if name == "last" else 3) for name in names
     }
-    await complete(db.pool, [completion(claims["done"])], now=NOW)
-    await cancel(db.pool, [claims["stopped"].job_id], now=NOW)
+    await complete(db, [completion(claims["done"])], now=NOW)
+    await cancel(db, [claims["stopped"].job_id], now=NOW)
 
     answers = await report(
         db,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
 
 JOBS, CONNECTIONS = 200, 8
 #: Leases so short that many expire while their holders are still at it, and hardly a wait before the next attempt.
@@ -66,10 +66,9 @@ async def hammer(db: Database, *, seconds: float) -> None:
     deadlocks = await db.pool.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
 
     async def work() -> None:
-        async with db.pool.acquire() as connection:
-            while time.monotonic() < deadline:
-                await one_call(connection, ids, claims)
-                calls[0] += 1
+        while time.monotonic() < deadline:
+            await one_call(db, ids, claims)
+            calls[0] += 1
 
     async with anyio.create_task_group() as tasks:
         for _ in range(CONNECTIONS):
@@ -81,7 +80,7 @@ async def hammer(db: Database, *, seconds: float) -> None:
         "SELECT count(*) FROM (SELECT FROM attempts WHERE outcome = 'done' GROUP BY job_id HAVING count(*) > 1) t"
     )
     unfinished = await db.pool.fetchval("SELECT count(*) FROM jobs WHERE finished_at IS NULL")
-    (stats,) = await queue_stats(db.pool)
+    (stats,) = await queue_stats(db)
     counted = await db.pool.fetch("SELECT status, count(*) AS n FROM jobs GROUP BY status")
     assert (doubled, unfinished) == (0, 0)
     assert {row["status"]: row["n"] for row in counted} == {
@@ -116,32 +115,30 @@ async def check_history(db: Database) -> None:
         assert (job["attempt_no"], job["attempt_count"]) == (len(outcomes), len(outcomes) - outcomes.count("released"))
 
 
-async def one_call(connection: Connection, ids: Sequence[UUID], claims: list[ClaimedJob]) -> None:
+async def one_call(db: Database, ids: Sequence[UUID], claims: list[ClaimedJob]) -> None:
     """One verb over a random batch; claims are kept for ever, so most of what is reported comes from zombies."""
     batch = random.sample(ids, random.randint(1, 50))
     held = random.sample(claims, min(len(claims), random.randint(1, 50)))
     match random.randrange(8):
         case 0:
             asks = [Ask(job_id=job_id, enqueue_id=random.randint(1, 30), owner_id="w") for job_id in batch]
-            found = await claim(connection, asks, ttl_s=TTL_S)
+            found = await claim(db, asks, ttl_s=TTL_S)
             claims += [answer for answer in found if isinstance(answer, ClaimedJob)]
         case 1 | 2:
-            claims += await poll_claim(connection, ["default"], owner_id="w", most=len(batch), ttl_s=TTL_S)
+            claims += await poll_claim(db, ["default"], owner_id="w", most=len(batch), ttl_s=TTL_S)
         case 3:
-            await heartbeat(
-                connection, [Beat(job_id=one.job_id, lease_token=one.lease_token) for one in held], ttl_s=TTL_S
-            )
+            await heartbeat(db, [Beat(job_id=one.job_id, lease_token=one.lease_token) for one in held], ttl_s=TTL_S)
         case 4 if random.random() < 0.1:
-            await complete(connection, [completion(one) for one in held])
+            await complete(db, [completion(one) for one in held])
         case 5:
-            await fail(connection, [failure(one) for one in held], policy=POLICY)
+            await fail(db, [failure(one) for one in held], policy=POLICY)
         case 6:
-            await release(connection, [holder(one) for one in held])
+            await release(db, [holder(one) for one in held])
         case _:
-            await promote_due(connection)
-            await reap(connection, policy=POLICY, most=len(batch))
+            await promote_due(db)
+            await reap(db, policy=POLICY, most=len(batch))
             if random.random() < 0.01:
-                await cancel(connection, batch[:2])
+                await cancel(db, batch[:2])
 
 
 def completion(job: ClaimedJob) -> Completion:
@@ -161,9 +158,9 @@ async def run_to_the_end(db: Database) -> None:
     with anyio.fail_after(20):
         while await db.pool.fetchval("SELECT EXISTS (SELECT FROM jobs WHERE finished_at IS NULL)"):
             try:
-                await reap(db.pool, policy=POLICY)
-                await promote_due(db.pool)
-                claimed = await poll_claim(db.pool, ["default"], owner_id="healer", most=100, ttl_s=60)
-                await complete(db.pool, [completion(one) for one in claimed])
+                await reap(db, policy=POLICY)
+                await promote_due(db)
+                claimed = await poll_claim(db, ["default"], owner_id="healer", most=100, ttl_s=60)
+                await complete(db, [completion(one) for one in claimed])
             except asyncpg.PostgresError as error:
                 raise AssertionError(f"healing failed: {error}") from error

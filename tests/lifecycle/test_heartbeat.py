@@ -35,7 +35,7 @@ LOST = LeaseLost()
 
 
 async def renew(db: Database, *beats: Beat, now: datetime = NOW) -> list[Renewal | LeaseLost]:
-    return await heartbeat(db.pool, beats, ttl_s=TTL_S, now=now)
+    return await heartbeat(db, beats, ttl_s=TTL_S, now=now)
 
 
 def renewal(seconds: float, version: int = 2, *, cancel: bool = False) -> Renewal:
@@ -76,7 +76,7 @@ async def test_the_expiry_never_goes_back_though_the_clock_does(db: Database) ->
 
 async def test_the_holder_of_a_job_that_is_to_be_canceled_is_told(db: Database) -> None:
     told, other = await make_running(db), await make_running(db)
-    await cancel(db.pool, [told.job_id], now=NOW)
+    await cancel(db, [told.job_id], now=NOW)
 
     assert await renew(db, beat(told), beat(other)) == [renewal(TTL_S, cancel=True), renewal(TTL_S)]
 
@@ -84,7 +84,7 @@ async def test_the_holder_of_a_job_that_is_to_be_canceled_is_told(db: Database) 
 async def test_the_clock_of_the_database_counts_when_no_now_is_given(db: Database) -> None:
     claimed = await make_running(db)
 
-    (answer,) = await heartbeat(db.pool, [beat(claimed)], ttl_s=TTL_S)
+    (answer,) = await heartbeat(db, [beat(claimed)], ttl_s=TTL_S)
 
     assert isinstance(answer, Renewal)
     now = await db.pool.fetchval("SELECT clock_timestamp()")
@@ -120,7 +120,7 @@ async def test_a_lease_that_was_taken_over_is_lost_to_its_old_holder(db: Databas
 
 async def test_a_lease_that_ended_is_lost(db: Database) -> None:
     claimed = await make_running(db)
-    await complete(db.pool, [completion(claimed)], now=NOW)
+    await complete(db, [completion(claimed)], now=NOW)
 
     assert await renew(db, beat(claimed)) == [LOST]
 
@@ -149,7 +149,7 @@ async def test_a_holder_that_shows_a_version_loses_if_it_has_moved(
 async def test_answers_are_in_the_order_of_the_beats(db: Database) -> None:
     claims = [await make_running(db) for _ in range(4)]
     claims.reverse()
-    await cancel(db.pool, [claims[2].job_id], now=NOW)
+    await cancel(db, [claims[2].job_id], now=NOW)
     beats = [beat(claims[0]), beat(claims[1], lease_token=uuid4()), beat(claims[2]), beat(claims[3], claim_version=7)]
 
     assert await renew(db, *beats) == [renewal(TTL_S), LOST, renewal(TTL_S, cancel=True), LOST]

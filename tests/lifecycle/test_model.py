@@ -305,11 +305,11 @@ class StaleReaper(TableHistory):
 
     def reap_stale(self, commands: Sequence[tuple[str, Reap]]) -> list[Answer]:
         call, jitter = self.tables.call, commands[0][1].jitter if commands else 0.0
-        call(self.pool.execute, "DELETE FROM stale_page")
+        call(self.db.execute, "DELETE FROM stale_page")
         page = [(UUID(name), UUID(command.attempt_id)) for name, command in commands]
-        call(self.pool.executemany, "INSERT INTO stale_page VALUES ($1, $2)", page)
+        call(self.db.pool.executemany, "INSERT INTO stale_page VALUES ($1, $2)", page)
 
-        counts = call(reap, self.pool, policy=POLICY, most=100, jitter=jitter, now=self.at)
+        counts = call(reap, self.db, policy=POLICY, most=100, jitter=jitter, now=self.at)
 
         return self.agree_on_reap(counts, commands)
 

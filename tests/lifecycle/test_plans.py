@@ -22,7 +22,7 @@ from tests.support.factories import empty, make_job, truncate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from jobd.store.postgres import Connection
+    from asyncpg.pool import PoolConnectionProxy
 
 Node = dict[str, Any]
 
@@ -127,7 +127,9 @@ async def filled(url: str, request: pytest.FixtureRequest) -> AsyncIterator[Data
         await truncate(database.pool)
 
 
-async def plan_on(connection: Connection, text: str) -> Node:
+async def plan_on(
+    connection: asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record], text: str
+) -> Node:
     """The generic plan that this session has for the statement."""
     prepared = await connection.prepare(text)
     nulls = ", ".join(["NULL"] * len(prepared.get_parameters()))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 async def poll(db: Database, *queues: str, most: int = 10, now: datetime = NOW) -> list[ClaimedJob]:
-    return await poll_claim(db.pool, queues or ["default"], owner_id="poller", most=most, ttl_s=TTL_S, now=now)
+    return await poll_claim(db, queues or ["default"], owner_id="poller", most=most, ttl_s=TTL_S, now=now)
 
 
 async def polled(db: Database, *queues: str, most: int = 10, now: datetime = NOW) -> list[UUID]:
@@ -94,19 +94,19 @@ async def test_queues_come_in_the_order_of_their_names_given(db: Database) -> No
 
 async def test_a_paused_queue_is_passed_over_until_it_is_resumed(db: Database) -> None:
     paused, other = await make_queued(db, queue="a"), await make_queued(db, queue="b")
-    await pause_queue(db.pool, "a", paused=True)
+    await pause_queue(db, "a", paused=True)
 
     assert await polled(db, "a", "b") == [other]
-    await pause_queue(db.pool, "a", paused=False)
+    await pause_queue(db, "a", paused=False)
     assert await polled(db, "a", "b") == [paused]
 
 
 async def test_a_delayed_job_is_not_claimed_before_its_time(db: Database) -> None:
     job_id = await make_queued(db, delay_s=10)
 
-    await promote_due(db.pool, now=at(10) - timedelta(microseconds=1))
+    await promote_due(db, now=at(10) - timedelta(microseconds=1))
     assert await polled(db, now=at(10)) == []
-    await promote_due(db.pool, now=at(10))
+    await promote_due(db, now=at(10))
     assert await polled(db, now=at(10)) == [job_id]
 
 
@@ -118,17 +118,17 @@ async def test_a_job_that_is_in_line_is_claimed_though_the_clock_went_back(db: D
 
 async def test_a_failed_job_comes_again_after_its_backoff(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
 
     assert await polled(db, now=at(7)) == []
-    await promote_due(db.pool, now=at(8))
+    await promote_due(db, now=at(8))
     (again,) = await poll(db, now=at(8))
     assert (again.job_id, again.enqueue_id, again.attempt_no) == (claimed.job_id, 2, 2)
 
 
 async def test_running_and_final_jobs_are_not_claimed(db: Database) -> None:
     await make_running(db)
-    await cancel(db.pool, [await make_queued(db)], now=NOW)
+    await cancel(db, [await make_queued(db)], now=NOW)
 
     assert await polled(db, now=at(1000)) == []
 
@@ -136,7 +136,7 @@ async def test_running_and_final_jobs_are_not_claimed(db: Database) -> None:
 async def test_nothing_to_claim_writes_nothing(db: Database) -> None:
     assert await poll(db) == []
     assert await poll(db, "no such queue") == []
-    assert await poll_claim(db.pool, [], owner_id="w", most=5, ttl_s=TTL_S) == []
+    assert await poll_claim(db, [], owner_id="w", most=5, ttl_s=TTL_S) == []
     assert await db.pool.fetchval("SELECT count(*) FROM outbox") == 0
 
 
@@ -155,7 +155,7 @@ async def test_a_message_for_a_job_that_was_polled_claims_nothing(db: Database) 
     job_id = await make_queued(db)
     await poll(db)
 
-    assert await claim(db.pool, [ask(job_id)], ttl_s=TTL_S, now=NOW) == [NotClaimable(NotClaimableReason.LEASED)]
+    assert await claim(db, [ask(job_id)], ttl_s=TTL_S, now=NOW) == [NotClaimable(NotClaimableReason.LEASED)]
 
 
 async def test_of_many_pollers_each_job_goes_to_one(db: Database) -> None:
@@ -163,7 +163,7 @@ async def test_of_many_pollers_each_job_goes_to_one(db: Database) -> None:
     got: list[UUID] = []
 
     async def work() -> None:
-        while claimed := await poll_claim(db.pool, ["default"], owner_id=str(new_id()), most=7, ttl_s=TTL_S):
+        while claimed := await poll_claim(db, ["default"], owner_id=str(new_id()), most=7, ttl_s=TTL_S):
             got.extend(one.job_id for one in claimed)
 
     async with anyio.create_task_group() as tasks:
@@ -177,7 +177,7 @@ async def test_of_many_pollers_each_job_goes_to_one(db: Database) -> None:
 async def test_queue_that_raw_workers_read_is_passed_over_for_one_lease_time(db: Database) -> None:
     """With Redis away, one of them may be at work on any job that was offered to it."""
     theirs, other = await make_queued(db), await make_queued(db, queue="fast")
-    await note_raw_workers(db.pool, ["default"], now=at(0))
+    await note_raw_workers(db, ["default"], now=at(0))
 
     within = await polled(db, "default", "fast", now=at(TTL_S - 1))
     after = await polled(db, "default", "fast", now=at(TTL_S + 1))
@@ -187,15 +187,15 @@ async def test_queue_that_raw_workers_read_is_passed_over_for_one_lease_time(db:
 
 async def test_raw_workers_seen_by_a_clock_that_was_set_back_do_not_shut_their_queue(db: Database) -> None:
     job_id = await make_queued(db)
-    await note_raw_workers(db.pool, ["default"], now=at(3600))
+    await note_raw_workers(db, ["default"], now=at(3600))
 
     assert await polled(db, now=at(0)) == [job_id]
 
 
 async def test_noting_raw_workers_leaves_a_pause_alone(db: Database) -> None:
     await make_queued(db)
-    await pause_queue(db.pool, "default", paused=True)
+    await pause_queue(db, "default", paused=True)
 
-    await note_raw_workers(db.pool, ["default"], now=at(-3600))
+    await note_raw_workers(db, ["default"], now=at(-3600))
 
     assert await polled(db) == []

@@ -35,10 +35,10 @@ DAY_S = 86400.0
 async def test_only_finished_jobs_are_pruned(db: Database, status: JobStatus) -> None:
     job_id = await make_job(db, status)
 
-    pruned = await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+    pruned = await prune(db, keep_s=DAY_S, now=at(DAY_S + 1))
 
     assert pruned.jobs == (status in FINAL_STATUSES)
-    assert (await read_jobs(db.pool, [job_id]) == {}) == (status in FINAL_STATUSES)
+    assert (await read_jobs(db, [job_id]) == {}) == (status in FINAL_STATUSES)
     await assert_counters_after_prune(db)
 
 
@@ -55,7 +55,7 @@ async def assert_counters_after_prune(db: Database) -> None:
 async def test_a_job_is_kept_for_the_whole_time(db: Database, seconds: float, pruned: int) -> None:
     await make_job(db, JobStatus.DONE)
 
-    assert (await prune(db.pool, keep_s=DAY_S, now=at(seconds))).jobs == pruned
+    assert (await prune(db, keep_s=DAY_S, now=at(seconds))).jobs == pruned
 
 
 async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
@@ -63,36 +63,36 @@ async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
     for job_id in (dead, other):
         await db.pool.execute("INSERT INTO event_log VALUES ($1, 1, 1, 2, '[]', $2)", job_id, NOW)
 
-    await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+    await prune(db, keep_s=DAY_S, now=at(DAY_S + 1))
 
     for table in ("attempts", "event_log", "dead_letters"):
         assert [row["job_id"] for row in await db.pool.fetch(f"SELECT job_id FROM {table}")] == [other]
-    assert [letter.job_id for letter in await list_dead_letters(db.pool)] == [other]
+    assert [letter.job_id for letter in await list_dead_letters(db)] == [other]
 
 
 async def test_the_files_of_pruned_results_are_told(db: Database) -> None:
     large, later = await make_running(db), await make_running(db, at(DAY_S))
-    await complete(db.pool, [completion(large, result=None, result_ref="results/ab/old.json")], now=NOW)
-    await complete(db.pool, [completion(later, result=None, result_ref="results/ab/new.json")], now=at(DAY_S))
+    await complete(db, [completion(large, result=None, result_ref="results/ab/old.json")], now=NOW)
+    await complete(db, [completion(later, result=None, result_ref="results/ab/new.json")], now=at(DAY_S))
     await make_job(db, JobStatus.DONE)
     ids = [large.job_id, later.job_id, new_id()]
-    assert await read_result_refs(db.pool, ids) == {"results/ab/old.json", "results/ab/new.json"}
+    assert await read_result_refs(db, ids) == {"results/ab/old.json", "results/ab/new.json"}
 
-    pruned = await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+    pruned = await prune(db, keep_s=DAY_S, now=at(DAY_S + 1))
 
     assert (pruned.jobs, pruned.result_refs) == (2, ["results/ab/old.json"])
-    assert await read_result_refs(db.pool, ids) == {"results/ab/new.json"}
+    assert await read_result_refs(db, ids) == {"results/ab/new.json"}
 
 
 async def test_a_pruned_id_is_gone_and_not_unknown_for_a_while(db: Database) -> None:
     old, unknown = await make_job(db, JobStatus.DONE), new_id()
-    await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))
+    await prune(db, keep_s=DAY_S, now=at(DAY_S + 1))
 
-    assert await gone_among(db.pool, [old, unknown]) == {old}
-    await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(2 * DAY_S + 1))
-    assert await gone_among(db.pool, [old, unknown]) == {old}
-    await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(2 * DAY_S + 2))
-    assert await gone_among(db.pool, [old, unknown]) == set()
+    assert await gone_among(db, [old, unknown]) == {old}
+    await prune_memories(db, keep_gone_s=DAY_S, now=at(2 * DAY_S + 1))
+    assert await gone_among(db, [old, unknown]) == {old}
+    await prune_memories(db, keep_gone_s=DAY_S, now=at(2 * DAY_S + 2))
+    assert await gone_among(db, [old, unknown]) == set()
 
 
 async def test_batches_of_bounded_size_reach_every_old_job(db: Database) -> None:
@@ -101,10 +101,10 @@ async def test_batches_of_bounded_size_reach_every_old_job(db: Database) -> None
     kept = await make_job(db, JobStatus.DONE, at(DAY_S))
     queued = await make_queued(db)
 
-    counts = [(await prune(db.pool, keep_s=DAY_S, most=2, now=at(DAY_S + 1))).jobs for _ in range(4)]
+    counts = [(await prune(db, keep_s=DAY_S, most=2, now=at(DAY_S + 1))).jobs for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]
-    assert {job.id for job in (await list_jobs(db.pool)).jobs} == {kept, queued}
+    assert {job.id for job in (await list_jobs(db)).jobs} == {kept, queued}
     assert await db.pool.fetchval("SELECT count(*) FROM gone_jobs") == 5
     await assert_counters_are_right(db)
 
@@ -116,7 +116,7 @@ async def test_two_who_prune_at_once_skip_what_the_other_is_pruning(db: Database
         assert (await prune(other, keep_s=DAY_S, most=3, now=at(DAY_S + 1))).jobs == 3
 
         with anyio.fail_after(20):
-            assert (await prune(db.pool, keep_s=DAY_S, now=at(DAY_S + 1))).jobs == 1
+            assert (await prune(db, keep_s=DAY_S, now=at(DAY_S + 1))).jobs == 1
 
 
 async def test_expired_keys_are_forgotten_and_others_are_not(db: Database) -> None:
@@ -126,8 +126,8 @@ async def test_expired_keys_are_forgotten_and_others_are_not(db: Database) -> No
     short, long = new_job(key=key("short", 10)), new_job(key=key("long", 100))
     await enqueue(db, [short, long], now=NOW)
 
-    assert await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(10)) == 0
-    assert await prune_memories(db.pool, keep_gone_s=DAY_S, now=at(11)) == 1
+    assert await prune_memories(db, keep_gone_s=DAY_S, now=at(10)) == 0
+    assert await prune_memories(db, keep_gone_s=DAY_S, now=at(11)) == 1
 
     again = [new_job(key=key("short", 10)), new_job(key=key("long", 100))]
     assert await enqueue(db, again, now=at(11)) == [Created(again[0].id), Existing(long.id)]
@@ -137,6 +137,6 @@ async def test_memories_go_in_batches_too(db: Database) -> None:
     ids = await make_many(db, 5)
     await db.pool.execute("INSERT INTO gone_jobs SELECT unnest($1::uuid[]), $2", ids, NOW)
 
-    counts = [await prune_memories(db.pool, keep_gone_s=1, most=2, now=at(2)) for _ in range(4)]
+    counts = [await prune_memories(db, keep_gone_s=1, most=2, now=at(2)) for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]

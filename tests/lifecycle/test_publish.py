@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 async def offered(db: Database, *queues: str, most: int = 10) -> list[UUID]:
-    return [offer.job_id for offer in await select_for_publish(db.pool, queues or ["default"], most=most)]
+    return [offer.job_id for offer in await select_for_publish(db, queues or ["default"], most=most)]
 
 
 # Select
@@ -41,7 +41,7 @@ async def offered(db: Database, *queues: str, most: int = 10) -> list[UUID]:
 async def test_an_offer_has_all_that_a_message_needs(db: Database) -> None:
     job_id = await make_queued(db, queue="gpu", task="chat", payload='{"a": 1}')
 
-    (offer,) = await select_for_publish(db.pool, ["gpu"], most=5)
+    (offer,) = await select_for_publish(db, ["gpu"], most=5)
 
     assert offer == Offer(
         job_id=job_id,
@@ -103,17 +103,17 @@ async def test_each_queue_has_its_own_first_jobs(db: Database) -> None:
 async def test_jobs_that_are_known_are_passed_over(db: Database) -> None:
     ids = await make_many(db, 4)
 
-    offers = await select_for_publish(db.pool, ["default"], most=2, known=[ids[0], ids[2]])
+    offers = await select_for_publish(db, ["default"], most=2, known=[ids[0], ids[2]])
 
     assert [offer.job_id for offer in offers] == [ids[1], ids[3]]
 
 
 async def test_a_paused_queue_offers_nothing_until_it_is_resumed(db: Database) -> None:
     a, b = await make_queued(db, queue="a"), await make_queued(db, queue="b")
-    await pause_queue(db.pool, "a", paused=True)
+    await pause_queue(db, "a", paused=True)
 
     assert await offered(db, "a", "b") == [b]
-    await pause_queue(db.pool, "a", paused=False)
+    await pause_queue(db, "a", paused=False)
     assert await offered(db, "a", "b") == [a, b]
 
 
@@ -133,18 +133,18 @@ async def test_only_queued_and_due_jobs_are_offered(db: Database) -> None:
 async def test_a_job_is_promoted_at_its_time_and_not_before(db: Database) -> None:
     job_id = await make_queued(db, delay_s=10)
 
-    assert await promote_due(db.pool, now=at(10) - timedelta(microseconds=1)) == []
+    assert await promote_due(db, now=at(10) - timedelta(microseconds=1)) == []
     assert await offered(db) == []
-    assert await promote_due(db.pool, now=at(10)) == [job_id]
+    assert await promote_due(db, now=at(10)) == [job_id]
     assert await offered(db) == [job_id]
-    assert await promote_due(db.pool, now=at(10)) == []
+    assert await promote_due(db, now=at(10)) == []
 
 
 async def test_a_promoted_job_has_the_place_of_its_time_and_priority(db: Database) -> None:
     delayed = await make_queued(db, delay_s=60, priority=1)
     before, after = await make_queued(db, at(-1)), await make_queued(db, at(1))
 
-    await promote_due(db.pool, now=at(60))
+    await promote_due(db, now=at(60))
 
     assert await offered(db) == [before, delayed, after]
 
@@ -153,7 +153,7 @@ async def test_promoting_is_no_change_of_the_job(db: Database) -> None:
     job_id = await make_queued(db, delay_s=10)
     before = await read(db, job_id)
 
-    await promote_due(db.pool, now=at(10))
+    await promote_due(db, now=at(10))
 
     assert await read(db, job_id) == before
 
@@ -161,8 +161,8 @@ async def test_promoting_is_no_change_of_the_job(db: Database) -> None:
 async def test_the_longest_due_are_promoted_first_and_no_more_than_asked_for(db: Database) -> None:
     ids = [await make_queued(db, delay_s=delay_s) for delay_s in (3, 1, 2)]
 
-    assert await promote_due(db.pool, most=2, now=at(10)) == [ids[1], ids[2]]
-    assert await promote_due(db.pool, most=2, now=at(10)) == [ids[0]]
+    assert await promote_due(db, most=2, now=at(10)) == [ids[1], ids[2]]
+    assert await promote_due(db, most=2, now=at(10)) == [ids[0]]
 
 
 async def test_promoters_at_once_skip_what_the_other_is_promoting(db: Database) -> None:
@@ -171,19 +171,19 @@ async def test_promoters_at_once_skip_what_the_other_is_promoting(db: Database) 
         assert await promote_due(other, most=1, now=at(10)) == [first]
 
         with anyio.fail_after(20):
-            assert await promote_due(db.pool, now=at(10)) == [second]
+            assert await promote_due(db, now=at(10)) == [second]
 
 
 # Looking ahead
 
 
 async def test_what_nobody_has_been_told_yet_is_seen_ahead(db: Database) -> None:
-    before = await look_ahead(db.pool)
+    before = await look_ahead(db)
     await make_queued(db)
-    during = await look_ahead(db.pool)
+    during = await look_ahead(db)
     await db.pool.execute("DELETE FROM outbox")
 
-    assert [before.has_news, during.has_news, (await look_ahead(db.pool)).has_news] == [False, True, False]
+    assert [before.has_news, during.has_news, (await look_ahead(db)).has_news] == [False, True, False]
 
 
 async def test_a_job_to_be_offered_is_seen_ahead_once_it_may_be(db: Database) -> None:
@@ -192,42 +192,42 @@ async def test_a_job_to_be_offered_is_seen_ahead_once_it_may_be(db: Database) ->
     await make_queued(db, queue="c", delay_s=5)
 
     async def has_unoffered(*queues: str, known: Sequence[UUID] = ()) -> bool:
-        return (await look_ahead(db.pool, queues, known=known)).has_unoffered
+        return (await look_ahead(db, queues, known=known)).has_unoffered
 
     assert await has_unoffered("a", known=ids[:1])
     assert not await has_unoffered("a", known=ids)
     assert not await has_unoffered()  # none has room
     assert not await has_unoffered("c")
-    await promote_due(db.pool, now=at(10))
+    await promote_due(db, now=at(10))
     assert await has_unoffered("c")
 
 
 async def test_pauses_are_seen_ahead(db: Database) -> None:
     await make_queued(db, queue="a")
-    await pause_queue(db.pool, "a", paused=True)
-    paused = await look_ahead(db.pool, ["a"])
-    await pause_queue(db.pool, "a", paused=False)
-    resumed = await look_ahead(db.pool, ["a"])
+    await pause_queue(db, "a", paused=True)
+    paused = await look_ahead(db, ["a"])
+    await pause_queue(db, "a", paused=False)
+    resumed = await look_ahead(db, ["a"])
 
     assert (paused.paused, paused.has_unoffered) == (["a"], False)
     assert (resumed.paused, resumed.has_unoffered) == ([], True)
 
 
 async def test_the_next_due_job_is_known_in_seconds(db: Database) -> None:
-    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
+    assert (await look_ahead(db, now=NOW)).due_in_s is None
     await make_many(db, 2)
-    assert (await look_ahead(db.pool, now=NOW)).due_in_s is None
+    assert (await look_ahead(db, now=NOW)).due_in_s is None
     await make_queued(db, delay_s=90)
     await make_queued(db, delay_s=30)
 
-    assert (await look_ahead(db.pool, now=NOW)).due_in_s == 30.0
-    assert (await look_ahead(db.pool, now=at(31))).due_in_s == -1.0
-    await promote_due(db.pool, now=at(31))
-    assert (await look_ahead(db.pool, now=at(31))).due_in_s == 59.0
+    assert (await look_ahead(db, now=NOW)).due_in_s == 30.0
+    assert (await look_ahead(db, now=at(31))).due_in_s == -1.0
+    await promote_due(db, now=at(31))
+    assert (await look_ahead(db, now=at(31))).due_in_s == 59.0
 
 
 async def test_a_retry_is_due_after_its_backoff(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
 
-    assert (await look_ahead(db.pool, now=NOW)).due_in_s == 8.0
+    assert (await look_ahead(db, now=NOW)).due_in_s == 8.0

@@ -61,12 +61,12 @@ SPEC = b"s" * 32
 async def test_jobs_are_read_by_id_and_unknown_ones_are_missing(db: Database) -> None:
     ids, unknown = await make_many(db, 3), new_id()
 
-    found = await read_jobs(db.pool, [ids[2], unknown, ids[0]])
+    found = await read_jobs(db, [ids[2], unknown, ids[0]])
 
     assert set(found) == {ids[0], ids[2]}
     assert all(found[job_id].id == job_id for job_id in found)
-    assert await read_jobs(db.pool, []) == {}
-    assert await gone_among(db.pool, [*ids, unknown]) == set()
+    assert await read_jobs(db, []) == {}
+    assert await gone_among(db, [*ids, unknown]) == set()
 
 
 async def test_a_running_job_is_read_with_its_holder(db: Database) -> None:
@@ -79,11 +79,11 @@ async def test_a_running_job_is_read_with_its_holder(db: Database) -> None:
 
 async def test_attempts_are_read_oldest_first_and_the_open_one_last(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, jitter=0.0, now=at(1))
-    await release(db.pool, [held(await claim_one(db, claimed.job_id, 2, now=at(2)))], now=at(3))
+    await fail(db, [failure(claimed)], policy=POLICY, jitter=0.0, now=at(1))
+    await release(db, [held(await claim_one(db, claimed.job_id, 2, now=at(2)))], now=at(3))
     await claim_one(db, claimed.job_id, 3, now=at(4), owner_id="w3")
 
-    attempts = await read_attempts(db.pool, claimed.job_id)
+    attempts = await read_attempts(db, claimed.job_id)
 
     assert [(one.number, one.outcome, one.started_at, one.ended_at) for one in attempts] == [
         (1, "failed", NOW, at(1)),
@@ -91,7 +91,7 @@ async def test_attempts_are_read_oldest_first_and_the_open_one_last(db: Database
         (3, None, at(4), None),
     ]
     assert [one.owner_id for one in attempts] == ["worker-1", "worker-1", "w3"]
-    assert await read_attempts(db.pool, new_id()) == []
+    assert await read_attempts(db, new_id()) == []
 
 
 # Pages
@@ -102,7 +102,7 @@ async def collect(db: Database, **how: Any) -> tuple[list[UUID], int]:
     found: list[UUID] = []
     pages, before = 0, None
     while True:
-        page = await list_jobs(db.pool, before=before, **how)
+        page = await list_jobs(db, before=before, **how)
         pages += 1
         assert len(page.jobs) <= how["most"]
         found += [job.id for job in page.jobs]
@@ -138,7 +138,7 @@ async def test_a_page_looks_at_a_bounded_stretch_and_may_be_empty_without_being_
     rare = await make_job(db, JobStatus.DONE)
     await make_many(db, 10)
 
-    page = await list_jobs(db.pool, most=5, stretch=4, status="done")
+    page = await list_jobs(db, most=5, stretch=4, status="done")
 
     assert page.jobs == []
     assert page.next_before is not None
@@ -158,7 +158,7 @@ async def test_a_page_looks_at_a_bounded_stretch_and_may_be_empty_without_being_
 )
 async def test_filters_may_be_combined(db: Database, filters: dict[str, str], fitting: list[int]) -> None:
     ids = [await make_queued(db, queue=queue, task=task) for queue, task in ("ax", "ay", "bx", "by")]
-    await cancel(db.pool, [ids[3]], now=NOW)
+    await cancel(db, [ids[3]], now=NOW)
 
     found, _ = await collect(db, most=10, **filters)
 
@@ -179,10 +179,10 @@ async def test_jobs_of_one_specification_are_listed(db: Database, most: int) -> 
 
 async def test_jobs_that_come_while_pages_are_turned_do_not_disturb(db: Database) -> None:
     ids = await make_many(db, 6)
-    first = await list_jobs(db.pool, most=3)
+    first = await list_jobs(db, most=3)
     await make_many(db, 5)
 
-    second = await list_jobs(db.pool, most=3, before=first.next_before)
+    second = await list_jobs(db, most=3, before=first.next_before)
 
     assert [job.id for job in [*first.jobs, *second.jobs]] == ids[::-1]
 
@@ -195,9 +195,9 @@ async def test_an_empty_list_is_one_last_page(db: Database) -> None:
 
 async def test_a_summary_says_where_a_job_stands(db: Database) -> None:
     claimed = await make_running(db, priority=3)
-    await complete(db.pool, [completion(claimed)], now=at(5))
+    await complete(db, [completion(claimed)], now=at(5))
 
-    (job,) = (await list_jobs(db.pool)).jobs
+    (job,) = (await list_jobs(db)).jobs
 
     assert (job.id, job.status, job.priority, job.attempt_count) == (claimed.job_id, "done", 3, 1)
     assert (job.created_at, job.updated_at, job.finished_at, job.run_after) == (NOW, at(5), at(5), NOW)
@@ -207,12 +207,12 @@ async def test_dead_letters_are_listed_newest_first_by_pages_and_filters(db: Dat
     ids = [await make_job(db, JobStatus.ERROR, queue="ab"[n % 2], task="xy"[n // 2]) for n in range(4)]
     await make_job(db, JobStatus.DONE)
 
-    first = await list_dead_letters(db.pool, most=3)
-    rest = await list_dead_letters(db.pool, most=3, before=first[-1].job_id)
+    first = await list_dead_letters(db, most=3)
+    rest = await list_dead_letters(db, most=3, before=first[-1].job_id)
 
     assert [letter.job_id for letter in first + rest] == ids[::-1]
-    assert [letter.job_id for letter in await list_dead_letters(db.pool, queue="a")] == [ids[2], ids[0]]
-    assert [letter.job_id for letter in await list_dead_letters(db.pool, queue="a", task="y")] == [ids[2]]
+    assert [letter.job_id for letter in await list_dead_letters(db, queue="a")] == [ids[2], ids[0]]
+    assert [letter.job_id for letter in await list_dead_letters(db, queue="a", task="y")] == [ids[2]]
 
 
 # Counters
@@ -224,7 +224,7 @@ async def test_stats_say_how_many_jobs_stand_where(db: Database) -> None:
             await make_job(db, status, queue="a")
     await make_queued(db, queue="b", delay_s=60)
 
-    stats = await queue_stats(db.pool)
+    stats = await queue_stats(db)
 
     assert stats == [
         QueueStats(queue="a", paused=False, queued=1, running=2, done=3, error=4, canceled=5),
@@ -234,18 +234,18 @@ async def test_stats_say_how_many_jobs_stand_where(db: Database) -> None:
 
 async def test_stats_say_which_queues_are_paused_even_without_jobs(db: Database) -> None:
     await make_queued(db, queue="b")
-    await pause_queue(db.pool, "b", paused=True)
-    await pause_queue(db.pool, "a", paused=True)
-    await pause_queue(db.pool, "c", paused=True)
-    await pause_queue(db.pool, "c", paused=False)
+    await pause_queue(db, "b", paused=True)
+    await pause_queue(db, "a", paused=True)
+    await pause_queue(db, "c", paused=True)
+    await pause_queue(db, "c", paused=False)
 
-    stats = await queue_stats(db.pool)
+    stats = await queue_stats(db)
 
     assert [(one.queue, one.paused, one.queued) for one in stats] == [("a", True, 0), ("b", True, 1), ("c", False, 0)]
 
 
 async def test_without_jobs_there_are_no_stats(db: Database) -> None:
-    assert await queue_stats(db.pool) == []
+    assert await queue_stats(db) == []
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -261,25 +261,25 @@ async def test_counters_equal_counts_after_any_history(db: Database, seed: int) 
             for queue in random.sample("abc", 2):
                 await make_many(db, random.randint(1, 4), now, queue=queue, max_attempts=random.randint(1, 2))
         elif verb == "claim":
-            jobs = (await list_jobs(db.pool, status="queued")).jobs
+            jobs = (await list_jobs(db, status="queued")).jobs
             asks = [ask(job.id, (await read(db, job.id)).enqueue_id) for job in jobs[:3]]
-            answers = await claim(db.pool, asks, ttl_s=TTL_S, now=now)
+            answers = await claim(db, asks, ttl_s=TTL_S, now=now)
             claims += [answer for answer in answers if isinstance(answer, ClaimedJob)]
         elif verb == "poll":
-            await promote_due(db.pool, now=now)
-            claims += await poll_claim(db.pool, ["a", "b", "c"], owner_id="w", most=3, ttl_s=TTL_S, now=now)
+            await promote_due(db, now=now)
+            claims += await poll_claim(db, ["a", "b", "c"], owner_id="w", most=3, ttl_s=TTL_S, now=now)
         elif verb == "end":
-            await heartbeat(db.pool, [beat(one) for one in some[3:]], ttl_s=TTL_S, now=now)
-            await complete(db.pool, [completion(one) for one in some[:1]], now=now)
+            await heartbeat(db, [beat(one) for one in some[3:]], ttl_s=TTL_S, now=now)
+            await complete(db, [completion(one) for one in some[:1]], now=now)
             await fail(
                 db.pool, [failure(one, retryable=random.random() < 0.7) for one in some[1:2]], policy=POLICY, now=now
             )
-            await release(db.pool, [held(one) for one in some[2:3]], now=now)
+            await release(db, [held(one) for one in some[2:3]], now=now)
         elif verb == "reap":
-            await reap(db.pool, policy=POLICY, most=random.randint(1, 5), now=now)
+            await reap(db, policy=POLICY, most=random.randint(1, 5), now=now)
         else:
-            ids = [job.id for job in (await list_jobs(db.pool)).jobs]
+            ids = [job.id for job in (await list_jobs(db)).jobs]
             chosen = random.sample(ids, min(len(ids), 3))
-            await (cancel(db.pool, chosen[:1], now=now) if verb == "cancel" else redrive(db.pool, chosen, now=now))
+            await (cancel(db, chosen[:1], now=now) if verb == "cancel" else redrive(db, chosen, now=now))
 
         await assert_counters_are_right(db)

@@ -43,7 +43,7 @@ OVERDUE = TTL_S + 2
 
 
 async def sweep(db: Database, seconds: float = OVERDUE, jitter: float = 0.5, **changes: Any) -> ReapCounts:
-    return await reap(db.pool, policy=POLICY, jitter=jitter, now=at(seconds), **changes)
+    return await reap(db, policy=POLICY, jitter=jitter, now=at(seconds), **changes)
 
 
 async def test_a_job_whose_lease_expired_is_put_back_after_a_backoff(db: Database) -> None:
@@ -83,7 +83,7 @@ async def test_a_lease_must_be_past_its_expiry_by_the_grace(
 
 async def test_a_renewed_lease_is_left_alone(db: Database) -> None:
     claimed = await make_running(db)
-    await heartbeat(db.pool, [beat(claimed)], ttl_s=TTL_S, now=at(30))
+    await heartbeat(db, [beat(claimed)], ttl_s=TTL_S, now=at(30))
 
     assert await sweep(db) == ReapCounts()
     assert await status_of(db, claimed.job_id) is JobStatus.RUNNING
@@ -95,7 +95,7 @@ async def test_the_backoff_is_that_of_a_failure(db: Database) -> None:
     for attempt in range(1, 5):
         seconds += OVERDUE
 
-        await reap(db.pool, policy=policy, jitter=1.0, now=at(seconds))
+        await reap(db, policy=policy, jitter=1.0, now=at(seconds))
 
         seconds += backoff_s(policy, attempt - 1, 1.0)
         assert (await read(db, claimed.job_id)).run_after == at(seconds)
@@ -105,7 +105,7 @@ async def test_the_backoff_is_that_of_a_failure(db: Database) -> None:
 async def test_every_job_draws_its_own_jitter(db: Database) -> None:
     claims = [await make_running(db) for _ in range(10)]
 
-    await reap(db.pool, policy=POLICY, now=at(OVERDUE))
+    await reap(db, policy=POLICY, now=at(OVERDUE))
 
     assert len({(await read(db, claimed.job_id)).run_after for claimed in claims}) > 1
 
@@ -123,25 +123,25 @@ async def test_a_job_that_always_silences_its_worker_ends_as_a_dead_letter(db: D
     job = await read(db, claimed.job_id)
     assert (job.status, job.attempt_count, job.finished_at) == ("error", 3, at(seconds))
     assert await outcomes_of(db, claimed.job_id) == ["expired"] * 3
-    assert [letter.reason for letter in await list_dead_letters(db.pool)] == ["attempts_exhausted"]
+    assert [letter.reason for letter in await list_dead_letters(db)] == ["attempts_exhausted"]
     await assert_counters_are_right(db)
 
 
 @pytest.mark.parametrize("max_attempts", [1, 3])
 async def test_a_job_that_was_to_be_canceled_is_canceled(db: Database, max_attempts: int) -> None:
     claimed = await make_running(db, max_attempts=max_attempts)
-    await cancel(db.pool, [claimed.job_id], now=at(0))
+    await cancel(db, [claimed.job_id], now=at(0))
 
     assert await sweep(db) == ReapCounts(canceled=1, late_s=2.0)
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert await list_dead_letters(db.pool) == []
+    assert await list_dead_letters(db) == []
     await assert_counters_are_right(db)
 
 
 async def test_what_was_completed_is_not_reaped(db: Database) -> None:
     claimed = await make_running(db)
-    await complete(db.pool, [completion(claimed)], now=at(OVERDUE))
+    await complete(db, [completion(claimed)], now=at(OVERDUE))
     before = await all_rows(db)
 
     assert await sweep(db) == ReapCounts()
@@ -149,7 +149,7 @@ async def test_what_was_completed_is_not_reaped(db: Database) -> None:
 
 
 async def test_leases_that_are_not_of_jobs_are_left_alone(db: Database) -> None:
-    await acquire(db.pool, "EVENT", [new_id()], owner_id="w", ttl_s=TTL_S, now=at(0))
+    await acquire(db, "EVENT", [new_id()], owner_id="w", ttl_s=TTL_S, now=at(0))
 
     assert await sweep(db, 10 * OVERDUE) == ReapCounts()
     assert await db.pool.fetchval("SELECT count(*) FROM leases") == 1
@@ -170,7 +170,7 @@ async def test_the_counts_say_what_became_of_a_mixed_page(db: Database) -> None:
     for n in range(6):
         claimed = await make_running(db, at(n), max_attempts=1 if n < 2 else 3)
         if n == 5:
-            await cancel(db.pool, [claimed.job_id], now=at(n))
+            await cancel(db, [claimed.job_id], now=at(n))
 
     assert await sweep(db, 100) == ReapCounts(requeued=3, dead_lettered=2, canceled=1, late_s=100 - TTL_S)
 
@@ -194,7 +194,7 @@ async def test_two_reapers_at_once_share_the_work(db: Database) -> None:
     totals: list[int] = []
 
     async def work() -> None:
-        while total := (await reap(db.pool, policy=POLICY, most=7, now=at(OVERDUE))).total:
+        while total := (await reap(db, policy=POLICY, most=7, now=at(OVERDUE))).total:
             totals.append(total)
 
     async with anyio.create_task_group() as tasks:
@@ -212,6 +212,6 @@ async def test_a_reaped_job_runs_again(db: Database) -> None:
     claimed = await make_running(db)
     await sweep(db)
 
-    assert await promote_due(db.pool, now=at(OVERDUE + 4)) == [claimed.job_id]
+    assert await promote_due(db, now=at(OVERDUE + 4)) == [claimed.job_id]
     again = await claim_one(db, claimed.job_id, 2, now=at(OVERDUE + 4))
     assert (again.attempt_no, again.attempt_count) == (2, 2)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from datetime import datetime
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 ERROR = JobStatus.ERROR
 
 
-async def redrive(connection: Connection, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
+async def redrive(connection: Session, job_ids: Sequence[UUID], *, now: datetime | None = None) -> dict[UUID, UUID]:
     redriven = await redrive_if_room(connection, job_ids, now=now)
     assert isinstance(redriven, dict)
     return redriven
@@ -44,7 +45,7 @@ async def test_a_dead_letter_runs_again_as_a_new_job_linked_to_the_old(db: Datab
     )
     old = await read(db, old_id)
 
-    new_ids = await redrive(db.pool, [old_id], now=at(5))
+    new_ids = await redrive(db, [old_id], now=at(5))
 
     new = await read(db, new_ids[old_id])
     assert (new.redriven_from, new.status, new.enqueue_id, new.version) == (old_id, "queued", 1, 1)
@@ -60,30 +61,30 @@ async def test_the_old_job_stays_as_it_is(db: Database) -> None:
     old_id = await make_job(db, ERROR)
     before = await read(db, old_id)
 
-    new_ids = await redrive(db.pool, [old_id], now=at(5))
+    new_ids = await redrive(db, [old_id], now=at(5))
 
     assert await read(db, old_id) == before
     assert await outcomes_of(db, old_id) == ["failed"]
-    (letter,) = await list_dead_letters(db.pool)
+    (letter,) = await list_dead_letters(db)
     assert (letter.job_id, letter.redriven_to) == (old_id, new_ids[old_id])
 
 
 async def test_the_new_job_is_offered_and_claimed_like_any_other(db: Database) -> None:
     old_id = await make_job(db, ERROR)
 
-    new_id = (await redrive(db.pool, [old_id], now=at(5)))[old_id]
+    new_id = (await redrive(db, [old_id], now=at(5)))[old_id]
 
-    assert [offer.job_id for offer in await select_for_publish(db.pool, ["default"], most=5)] == [new_id]
+    assert [offer.job_id for offer in await select_for_publish(db, ["default"], most=5)] == [new_id]
     assert (await claim_one(db, new_id, now=at(5))).attempt_no == 1
 
 
 async def test_a_dead_letter_may_be_redriven_again_and_remembers_the_newest(db: Database) -> None:
     old_id = await make_job(db, ERROR)
 
-    first, second = await redrive(db.pool, [old_id]), await redrive(db.pool, [old_id])
+    first, second = await redrive(db, [old_id]), await redrive(db, [old_id])
 
     assert first[old_id] != second[old_id]
-    (letter,) = await list_dead_letters(db.pool)
+    (letter,) = await list_dead_letters(db)
     assert letter.redriven_to == second[old_id]
 
 
@@ -91,7 +92,7 @@ async def test_a_dead_letter_may_be_redriven_again_and_remembers_the_newest(db: 
 async def test_what_is_no_dead_letter_is_not_redriven(db: Database, status: JobStatus) -> None:
     job_id = await make_job(db, status)
 
-    assert await redrive(db.pool, [job_id], now=at(5)) == {}
+    assert await redrive(db, [job_id], now=at(5)) == {}
     assert await db.pool.fetchval("SELECT count(*) FROM jobs") == 1
 
 
@@ -99,13 +100,13 @@ async def test_a_mixed_batch_redrives_each_dead_letter_once(db: Database) -> Non
     dead = [await make_job(db, ERROR) for _ in range(3)]
     done, nobody = await make_job(db, JobStatus.DONE), new_id()
 
-    new_ids = await redrive(db.pool, [dead[2], nobody, dead[0], done, dead[1], dead[0]], now=at(5))
+    new_ids = await redrive(db, [dead[2], nobody, dead[0], done, dead[1], dead[0]], now=at(5))
 
     assert sorted(new_ids) == dead
     assert len(set(new_ids.values())) == 3
     for old_id, new in new_ids.items():
         assert (await read(db, new)).redriven_from == old_id
-    assert await redrive(db.pool, []) == {}
+    assert await redrive(db, []) == {}
     await assert_counters_are_right(db)
 
 
@@ -114,9 +115,9 @@ async def test_dead_letters_run_all_or_not_at_all_when_their_queue_is_full(db: D
     other = await make_job(db, ERROR, queue="default")
     await make_job(db, JobStatus.QUEUED, queue="gpu")
 
-    refused = await redrive_if_room(db.pool, [*dead, other], max_queued=2, now=at(5))
-    letters = await list_dead_letters(db.pool)
-    taken = await redrive_if_room(db.pool, [dead[0], other], max_queued=2, now=at(5))
+    refused = await redrive_if_room(db, [*dead, other], max_queued=2, now=at(5))
+    letters = await list_dead_letters(db)
+    taken = await redrive_if_room(db, [dead[0], other], max_queued=2, now=at(5))
 
     assert refused == QueueFull("gpu")
     assert [letter.redriven_to for letter in letters] == [None] * 3

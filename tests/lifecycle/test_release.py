@@ -46,7 +46,7 @@ REPLAY = AlreadyFinished(outcome=RELEASED, requeued=True, dead_lettered=False)
 
 
 async def give_back(db: Database, *holders: Held, seconds: float = 0) -> list[Any]:
-    return list(await release(db.pool, holders, now=at(seconds)))
+    return list(await release(db, holders, now=at(seconds)))
 
 
 def requeued(enqueue_id: int = 2) -> Requeued:
@@ -81,11 +81,11 @@ async def test_releases_never_use_up_the_attempts_but_their_numbers_do_not_recur
 async def test_a_released_job_keeps_its_place_in_the_queue(db: Database) -> None:
     ids = await make_many(db, 3)
     later = await make_many(db, 2, at(10))
-    claims = await poll_claim(db.pool, ["default"], owner_id="w", most=2, ttl_s=TTL_S, now=at(20))
+    claims = await poll_claim(db, ["default"], owner_id="w", most=2, ttl_s=TTL_S, now=at(20))
 
     await give_back(db, *map(held, claims), seconds=30)
 
-    offers = await select_for_publish(db.pool, ["default"], most=10)
+    offers = await select_for_publish(db, ["default"], most=10)
     assert [offer.job_id for offer in offers] == ids + later
 
 
@@ -93,14 +93,14 @@ async def test_a_released_job_can_be_claimed_at_once(db: Database) -> None:
     claimed = await make_running(db)
     await give_back(db, held(claimed), seconds=5)
 
-    (again,) = await poll_claim(db.pool, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5))
+    (again,) = await poll_claim(db, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5))
 
     assert (again.job_id, again.attempt_no, again.enqueue_id) == (claimed.job_id, 2, 2)
 
 
 async def test_a_release_of_a_job_that_was_to_be_canceled_cancels_it(db: Database) -> None:
     claimed = await make_running(db)
-    await cancel(db.pool, [claimed.job_id], now=NOW)
+    await cancel(db, [claimed.job_id], now=NOW)
 
     assert await give_back(db, held(claimed), seconds=5) == [Canceled(AttemptOutcome.CANCELED)]
 
@@ -118,7 +118,7 @@ async def test_an_expired_lease_that_nobody_took_over_is_released(db: Database) 
 
 async def test_the_same_release_again_hears_the_same_and_changes_nothing(db: Database) -> None:
     back, stopped = await make_running(db), await make_running(db)
-    await cancel(db.pool, [stopped.job_id], now=NOW)
+    await cancel(db, [stopped.job_id], now=NOW)
     await give_back(db, held(back), held(stopped))
     before = await all_rows(db)
 
@@ -133,9 +133,9 @@ async def test_the_same_release_again_hears_the_same_and_changes_nothing(db: Dat
 async def test_release_after_another_report_is_a_conflict(db: Database, report: str) -> None:
     claimed = await make_running(db)
     if report == "complete":
-        await complete(db.pool, [completion(claimed)], now=NOW)
+        await complete(db, [completion(claimed)], now=NOW)
     else:
-        await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+        await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     outcome = AttemptOutcome.DONE if report == "complete" else AttemptOutcome.FAILED
     assert await give_back(db, held(claimed)) == [Conflicting(outcome)]
@@ -145,7 +145,7 @@ async def test_release_after_another_report_is_a_conflict(db: Database, report: 
 async def test_release_of_an_attempt_that_was_taken_away_is_superseded(db: Database, ended_by: str) -> None:
     claimed = await make_running(db)
     if ended_by == "reap":
-        await reap(db.pool, policy=POLICY, now=at(TTL_S + 1))
+        await reap(db, policy=POLICY, now=at(TTL_S + 1))
     else:
         await claim_one(db, claimed.job_id, now=at(TTL_S + 1))
 
@@ -162,8 +162,8 @@ async def test_a_release_must_prove_job_attempt_and_token(db: Database, wrong: s
 
 async def test_a_batch_is_answered_in_its_order(db: Database) -> None:
     back, stopped, done = [await make_running(db) for _ in range(3)]
-    await cancel(db.pool, [stopped.job_id], now=NOW)
-    await complete(db.pool, [completion(done)], now=NOW)
+    await cancel(db, [stopped.job_id], now=NOW)
+    await complete(db, [completion(done)], now=NOW)
 
     answers = await give_back(db, held(stopped), held(done), held(back), held(back))
 

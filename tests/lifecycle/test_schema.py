@@ -233,7 +233,7 @@ async def test_the_views_have_the_words_of_the_machine(db: Database, status: Job
 
 async def test_a_job_that_waits_for_its_retry_is_pending_in_one_view_and_retrying_in_the_other(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     assert (await view_row(db, "model_runs", claimed.job_id))["status"] == "PENDING"
     assert (
@@ -250,7 +250,7 @@ async def test_the_views_show_the_holder_and_the_outcome(db: Database) -> None:
     assert (model_row["lease_owner"], model_row["lease_expires_at"], model_row["attempt_count"]) == ("w", at(TTL_S), 1)
     assert (task_row["worker_id"], task_row["leased_until"], task_row["payload_json"]) == ("w", at(TTL_S), '{"a": 1}')
     assert task_row["spec_hash"] == "01" * 32
-    await fail(db.pool, [failure(claimed, retryable=False)], policy=POLICY, now=at(5))
+    await fail(db, [failure(claimed, retryable=False)], policy=POLICY, now=at(5))
     model_row = await view_row(db, "model_runs", claimed.job_id)
     task_row = await view_row(db, "task_runs", claimed.job_id)
     assert (model_row["lease_owner"], model_row["last_error"]) == (None, '{"code": "boom"}')

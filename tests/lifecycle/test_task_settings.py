@@ -26,7 +26,7 @@ POLICIES = {"other": RetryPolicy(base_s=7, cap_s=7), "patient": RetryPolicy(base
 
 
 async def claim_at(db: Database, job_id: UUID, seconds: float = 0) -> ClaimedJob:
-    (claimed,) = await claim(db.pool, [ask(job_id)], ttl_s=TTL_S, task_ttls=TTLS, now=at(seconds))
+    (claimed,) = await claim(db, [ask(job_id)], ttl_s=TTL_S, task_ttls=TTLS, now=at(seconds))
     assert isinstance(claimed, ClaimedJob), claimed
     return claimed
 
@@ -47,7 +47,7 @@ async def test_one_batch_gives_each_task_its_own_lease(db: Database) -> None:
     tasks = ("patient", "chat", "other", "chat")
     asks = [ask(await make_queued(db, task=task)) for task in tasks]
 
-    answers = await claim(db.pool, asks, ttl_s=TTL_S, task_ttls=TTLS, now=NOW)
+    answers = await claim(db, asks, ttl_s=TTL_S, task_ttls=TTLS, now=NOW)
 
     assert [lease_s(a) for a in answers if isinstance(a, ClaimedJob)] == [LONG_S, TTL_S, 7.0, TTL_S]
 
@@ -55,7 +55,7 @@ async def test_one_batch_gives_each_task_its_own_lease(db: Database) -> None:
 async def test_claim_without_a_message_gives_it_too(db: Database) -> None:
     await make_queued(db, task="patient")
 
-    (claimed,) = await poll_claim(db.pool, ["default"], owner_id="me", most=1, ttl_s=TTL_S, task_ttls=TTLS, now=at(1))
+    (claimed,) = await poll_claim(db, ["default"], owner_id="me", most=1, ttl_s=TTL_S, task_ttls=TTLS, now=at(1))
 
     assert (lease_s(claimed, since=1), claimed.lease_ttl_s) == (LONG_S, LONG_S)
 
@@ -72,7 +72,7 @@ async def test_takeover_gives_it_too(db: Database) -> None:
 async def test_renewal_extends_a_lease_by_what_it_was_given(db: Database, task: str, own_s: float | None) -> None:
     claimed = await claim_at(db, await make_queued(db, task=task))
 
-    (renewal,) = await heartbeat(db.pool, [beat(claimed)], ttl_s=TTL_S, now=at(5))
+    (renewal,) = await heartbeat(db, [beat(claimed)], ttl_s=TTL_S, now=at(5))
 
     assert isinstance(renewal, Renewal)
     assert renewal.lease_expires_at == at(5) + timedelta(seconds=TTL_S if own_s is None else own_s)
@@ -82,8 +82,8 @@ async def test_renewal_extends_a_lease_by_what_it_was_given(db: Database, task: 
 async def test_reaper_leaves_a_longer_lease_alone_until_it_ends(db: Database) -> None:
     await claim_at(db, await make_queued(db, task="patient"))
 
-    early = await reap(db.pool, policy=POLICY, now=at(LONG_S - 1))
-    late = await reap(db.pool, policy=POLICY, now=at(LONG_S + 1))
+    early = await reap(db, policy=POLICY, now=at(LONG_S - 1))
+    late = await reap(db, policy=POLICY, now=at(LONG_S + 1))
 
     assert (early.total, late.requeued) == (0, 1)
 
@@ -93,7 +93,7 @@ async def test_failed_job_waits_as_long_as_its_task_says(db: Database, task: str
     claimed = await make_running(db, task=task)
 
     answers: list[Any] = list(
-        await fail(db.pool, [failure(claimed)], policy=POLICY, task_policies=POLICIES, jitter=1.0, now=NOW)
+        await fail(db, [failure(claimed)], policy=POLICY, task_policies=POLICIES, jitter=1.0, now=NOW)
     )
 
     assert isinstance(answers[0], Requeued)
@@ -105,6 +105,6 @@ async def test_failed_job_waits_as_long_as_its_task_says(db: Database, task: str
 async def test_job_of_a_silent_worker_waits_as_long_as_its_task_says(db: Database, task: str, delay_s: float) -> None:
     await make_running(db, task=task)
 
-    await reap(db.pool, policy=POLICY, task_policies=POLICIES, jitter=1.0, now=at(TTL_S + 1))
+    await reap(db, policy=POLICY, task_policies=POLICIES, jitter=1.0, now=at(TTL_S + 1))
 
     assert await one_row(db, "SELECT run_after, due_at FROM jobs") == (at(TTL_S + 1 + delay_s),) * 2

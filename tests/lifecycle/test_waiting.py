@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 async def position(db: Database, job_id: UUID, most: int = 10_000) -> int | None:
-    return (await explain_waiting(db.pool, [job_id], most=most))[job_id].position
+    return (await explain_waiting(db, [job_id], most=most))[job_id].position
 
 
 async def test_position_counts_those_of_the_queue_that_go_before(db: Database) -> None:
@@ -52,9 +52,9 @@ async def test_position_is_not_told_beyond_the_limit(db: Database, most: int, fo
 async def test_a_delayed_job_is_not_in_line_until_its_time_has_come(db: Database) -> None:
     job_id = await make_queued(db, delay_s=10.0)
 
-    before = (await explain_waiting(db.pool, [job_id]))[job_id]
-    await promote_due(db.pool, now=at(10))
-    after = (await explain_waiting(db.pool, [job_id]))[job_id]
+    before = (await explain_waiting(db, [job_id]))[job_id]
+    await promote_due(db, now=at(10))
+    after = (await explain_waiting(db, [job_id]))[job_id]
 
     assert (before.in_line, before.position, before.attempt_count) == (False, None, 0)
     assert (after.in_line, after.position) == (True, 0)
@@ -62,18 +62,18 @@ async def test_a_delayed_job_is_not_in_line_until_its_time_has_come(db: Database
 
 async def test_a_failed_job_waits_with_its_attempts(db: Database) -> None:
     claimed = await make_running(db)
-    await fail(db.pool, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
+    await fail(db, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
 
-    wait = (await explain_waiting(db.pool, [claimed.job_id]))[claimed.job_id]
+    wait = (await explain_waiting(db, [claimed.job_id]))[claimed.job_id]
 
     assert (wait.in_line, wait.attempt_count) == (False, 1)
 
 
 async def test_a_paused_queue_is_told(db: Database) -> None:
     held, free = await make_queued(db, queue="held"), await make_queued(db)
-    await pause_queue(db.pool, "held", paused=True)
+    await pause_queue(db, "held", paused=True)
 
-    waits = await explain_waiting(db.pool, [held, free])
+    waits = await explain_waiting(db, [held, free])
 
     assert (waits[held].paused, waits[free].paused) == (True, False)
 
@@ -82,8 +82,8 @@ async def test_a_paused_queue_is_told(db: Database) -> None:
 async def test_a_job_that_is_not_queued_does_not_wait(db: Database, status: JobStatus) -> None:
     job_id = await make_job(db, status)
 
-    assert await explain_waiting(db.pool, [job_id, new_id()]) == {}
-    assert await statuses_of(db.pool, [job_id, new_id()]) == {job_id: status.value}
+    assert await explain_waiting(db, [job_id, new_id()]) == {}
+    assert await statuses_of(db, [job_id, new_id()]) == {job_id: status.value}
 
 
 async def test_the_head_of_each_queue_tells_how_long_it_waits(db: Database) -> None:
@@ -92,17 +92,17 @@ async def test_the_head_of_each_queue_tells_how_long_it_waits(db: Database) -> N
     await make_queued(db, at(7), queue="other")
     await make_queued(db, queue="late", delay_s=10.0)
 
-    assert await queue_heads(db.pool, ["default", "other", "late", "none"], now=at(10)) == {"default": 10, "other": 3}
+    assert await queue_heads(db, ["default", "other", "late", "none"], now=at(10)) == {"default": 10, "other": 3}
 
 
 async def test_the_outbox_is_counted_up_to_a_limit(db: Database) -> None:
-    nothing = await outbox_depth(db.pool, now=at(0))
+    nothing = await outbox_depth(db, now=at(0))
     for second in range(3):
         await make_queued(db, at(second))
 
     assert (nothing.depth, nothing.age_s) == (0, None)
-    assert (await outbox_depth(db.pool, now=at(10))).age_s == 10
-    assert [(await outbox_depth(db.pool, most=most)).depth for most in (2, 3, 4)] == [2, 3, 3]
+    assert (await outbox_depth(db, now=at(10))).age_s == 10
+    assert [(await outbox_depth(db, most=most)).depth for most in (2, 3, 4)] == [2, 3, 3]
 
 
 async def test_a_letter_is_redriven_once(db: Database) -> None:

@@ -26,28 +26,28 @@ async def hold(db: Database, owner_id: str, second: float) -> ClaimedJob:
 
 async def tell(db: Database, job: ClaimedJob, kind: str, step: str = "", **data: Any) -> None:
     told = Told(kind, 0, step, msgspec.Raw(msgspec.json.encode(data)))
-    await append_events(db.pool, [Telling(job_id=job.job_id, lease_token=job.lease_token, events=[told])], now=NOW)
+    await append_events(db, [Telling(job_id=job.job_id, lease_token=job.lease_token, events=[told])], now=NOW)
 
 
 async def test_nobody_works_where_nothing_is_held(db: Database) -> None:
     done = await make_running(db)
-    await complete(db.pool, [completion(done)], now=NOW)
+    await complete(db, [completion(done)], now=NOW)
     await make_queued(db)
 
-    assert await list_workers(db.pool, most=10) == ([], 0)
-    assert await list_held_jobs(db.pool, most=10) == []
+    assert await list_workers(db, most=10) == ([], 0)
+    assert await list_held_jobs(db, most=10) == []
 
 
 async def test_a_worker_is_told_by_what_it_holds(db: Database) -> None:
     first, second = await hold(db, "a", 0), await hold(db, "a", 5)
-    await heartbeat(db.pool, [beat(second)], ttl_s=TTL_S, now=at(20))
+    await heartbeat(db, [beat(second)], ttl_s=TTL_S, now=at(20))
 
-    (holder,), total = await list_workers(db.pool, most=10)
+    (holder,), total = await list_workers(db, most=10)
 
     assert (holder.owner_id, holder.jobs, total) == ("a", 2, 1)
     assert (holder.oldest_lease_at, holder.heartbeat_at) == (at(0), at(20))
     assert holder.lease_expires_at == at(TTL_S)
-    assert [job.job_id for job in await list_held_jobs(db.pool, most=10)] == [first.job_id, second.job_id]
+    assert [job.job_id for job in await list_held_jobs(db, most=10)] == [first.job_id, second.job_id]
 
 
 async def test_the_longest_silent_comes_first_and_no_more_than_asked_for(db: Database) -> None:
@@ -55,18 +55,18 @@ async def test_the_longest_silent_comes_first_and_no_more_than_asked_for(db: Dat
         await hold(db, name, second)
     first = await hold(db, "a", 10)
 
-    holders, total = await list_workers(db.pool, most=2)
+    holders, total = await list_workers(db, most=2)
 
     assert ([one.owner_id for one in holders], total) == (["b", "c"], 3)
-    held = await list_held_jobs(db.pool, most=3)
+    held = await list_held_jobs(db, most=3)
     assert ([one.owner_id for one in held], first.job_id in {one.job_id for one in held}) == (["a", "b", "c"], False)
 
 
 async def test_leases_of_other_things_are_nobodys_work(db: Database) -> None:
-    await acquire(db.pool, "EVENT", [new_id()], owner_id="poller", ttl_s=TTL_S, now=NOW)
+    await acquire(db, "EVENT", [new_id()], owner_id="poller", ttl_s=TTL_S, now=NOW)
 
-    assert await list_workers(db.pool, most=10) == ([], 0)
-    assert await list_held_jobs(db.pool, most=10) == []
+    assert await list_workers(db, most=10) == ([], 0)
+    assert await list_held_jobs(db, most=10) == []
 
 
 async def test_a_held_job_shows_its_newest_progress(db: Database) -> None:
@@ -75,7 +75,7 @@ async def test_a_held_job_shows_its_newest_progress(db: Database) -> None:
         await tell(db, job, "progress", f"at {share}", progress=share)
     await tell(db, job, "token", text="hello")
 
-    (held,) = await list_held_jobs(db.pool, most=10)
+    (held,) = await list_held_jobs(db, most=10)
 
     assert (held.step, held.data, held.attempt_no) == ("at 0.4", '{"progress": 0.4}', 1)
 
@@ -86,6 +86,6 @@ async def test_progress_that_lies_far_back_is_not_looked_for(db: Database) -> No
     for _ in range(2):
         await tell(db, job, "token", text="hello")
 
-    far, near = [await list_held_jobs(db.pool, most=10, chunks=chunks) for chunks in (2, 3)]
+    far, near = [await list_held_jobs(db, most=10, chunks=chunks) for chunks in (2, 3)]
 
     assert (far[0].data, near[0].data) == (None, '{"progress": 0.2}')

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from jobd.job.model import Canceled, CancelRequested
-from jobd.lifecycle.cancel import cancel
+from jobd.lifecycle.cancel import CANCEL_JOBS
 from jobd.lifecycle.claim import Ask, claim
 from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held
@@ -42,7 +42,7 @@ async def cancel_meets(node: Node, job: NewJob, rival: str) -> object:
                 proof = Held(job_id=job.id, attempt_id=held.attempt_id, lease_token=held.lease_token)
                 await release(other, [proof])
             else:
-                await cancel(other, [job.id])
+                await other.fetch(CANCEL_JOBS, [job.id], None)
             tasks.start_soon(ask_to_cancel)
             await eventually(is_waiting)
     await other.close()

@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 
 from jobd.errors import ServerDown, ServerRefused
+from jobd.store import faults
 from jobd.store import postgres as store
 from jobd.stream import connection as stream
 from tests.support import servers
@@ -118,7 +119,7 @@ async def test_postgres_that_cannot_be_reached(
 
     with pytest.raises(error, match=told) as caught:
         async with database.opened():
-            with store.translated(url, strict=True):
+            with faults.translated(url, strict=True):
                 await database.pool.execute("SELECT 1")
 
     assert "canary" not in str(caught.value)

@@ -18,7 +18,8 @@ from jobd.engine.batch import OutcomeUnknown
 from jobd.errors import ServerDown
 from jobd.servers import connections as links
 from jobd.store import postgres
-from jobd.store.postgres import Database, translated
+from jobd.store.faults import translated
+from jobd.store.postgres import Database
 from jobd.supervise.restart import RestartPolicy
 from tests.support import servers
 from tests.support.node import Node, eventually, new_database, new_job

@@ -20,7 +20,8 @@ from jobd.store.ids import new_id
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=timezone.utc)
 TTL_S = 60.0
@@ -35,17 +36,17 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-async def empty(connection: Connection) -> None:
+async def empty(connection: Session) -> None:
     """Forget every job, and all else that the statements write. For few rows, this is the fast way."""
     await connection.execute("; ".join([f"DELETE FROM jobd.{name}" for name in await tables(connection)]))
 
 
-async def truncate(connection: Connection) -> None:
+async def truncate(connection: Session) -> None:
     """The same for many rows; the files are as small as new ones afterwards."""
     await connection.execute(f"TRUNCATE {', '.join([f'jobd.{name}' for name in await tables(connection)])}")
 
 
-async def tables(connection: Connection) -> list[str]:
+async def tables(connection: Session) -> list[str]:
     rows = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'jobd' ORDER BY 1")
     return [row["tablename"] for row in rows if row["tablename"] not in _KEPT]
 
@@ -121,7 +122,7 @@ async def make_job(db: Database, status: JobStatus, now: datetime = NOW, **chang
     """A job that came to this status the way jobs do."""
     job_id = await make_queued(db, now, **changes)
     if status is JobStatus.CANCELED:
-        await cancel(db.pool, [job_id], now=now)
+        await cancel(db, [job_id], now=now)
     elif status is not JobStatus.QUEUED:
         claimed = await claim_one(db, job_id, now=now)
         if status is JobStatus.DONE:
@@ -169,7 +170,7 @@ async def told_of(db: Database, job_id: UUID) -> list[tuple[str, int]]:
     return [(row["event"], row["version"]) for row in rows]
 
 
-async def counts_by_looking(connection: Connection) -> list[QueueStats]:
+async def counts_by_looking(connection: Session) -> list[QueueStats]:
     """What `queue_stats` must say, by reading every row."""
     rows = await connection.fetch(
         """

@@ -10,7 +10,8 @@ from jobd.tickets.prune import prune_tickets
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from jobd.store.postgres import Connection, Database
+    from jobd.store.postgres import Database
+    from jobd.store.session import Session
     from jobd.tickets.prune import PrunedTickets
     from jobd.wire.tickets import Ticket
     from tests.tickets.ticket_pollers import TicketPollers
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 DAY_S = 86_400.0
 
 
-async def after_days(connection: Connection, days: float) -> datetime:
-    now: datetime = await connection.fetchval("SELECT clock_timestamp()")
+async def after_days(connection: Session, days: float) -> datetime:
+    now = await connection.fetchval("SELECT clock_timestamp()")
+    assert isinstance(now, datetime)
     return now + timedelta(days=days)
 
 
-async def prune(connection: Connection, **more: Any) -> PrunedTickets:
+async def prune(connection: Session, **more: Any) -> PrunedTickets:
     """As if all that is there were three days older."""
     return await prune_tickets(connection, keep_s=DAY_S, now=await after_days(connection, 3), **more)
 

@@ -135,7 +135,7 @@ async def test_a_job_that_failed_is_told_by_the_bundle_and_fails_the_gate(poller
 async def test_a_job_that_a_client_canceled_fails_the_gate(pollers: TicketPollers) -> None:
     ticket = await pollers.scheduled()
     await pollers.first.runner.run_once()
-    await cancel(pollers.db.pool, [await pollers.job_of(ticket.ticket_id)])
+    await cancel(pollers.db, [await pollers.job_of(ticket.ticket_id)])
     await pollers.first.turn()
 
     trail = await pollers.trail(ticket.ticket_id)

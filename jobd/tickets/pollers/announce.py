@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from jobd.store.ids import new_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 ANNOUNCE_READY = statement("announce_ready", "jobd.tickets.pollers")
 
@@ -25,6 +24,6 @@ class Announced(msgspec.Struct, frozen=True, kw_only=True):
     returned: int
 
 
-async def announce(connection: Connection, *, most: int, now: datetime | None = None) -> Announced:
-    (row,) = await fetch(connection, ANNOUNCE_READY, most, new_ids(most), now)
+async def announce(connection: Session, *, most: int, now: datetime | None = None) -> Announced:
+    (row,) = await connection.fetch(ANNOUNCE_READY, most, new_ids(most), now)
     return Announced(announced=row["announced"], returned=row["returned"])

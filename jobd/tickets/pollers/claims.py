@@ -99,9 +99,7 @@ class Claims:
         So is what was answered too late to begin with it.
         """
         sent_at, ttl_s = time.monotonic(), self.ttl_s
-        records = await acquire(
-            self._database.pool, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=ttl_s
-        )
+        records = await acquire(self._database, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=ttl_s)
         claims = [Claim(record, sent_at, ttl_s) for record in records if record is not None]
         if claims and claims[0].is_over():
             await self.release(claims)
@@ -121,14 +119,14 @@ class Claims:
         """Give claims up without a write."""
         self.forget(claims)
         if claims:
-            await release(self._database.pool, self._kind, [claim.grip for claim in claims])
+            await release(self._database, self._kind, [claim.grip for claim in claims])
 
     async def release_all(self) -> None:
         await self.release(list(self._held.values()))
 
     async def take_back(self) -> None:
         """Free what earlier runs of this very poller held."""
-        await free_claims_of(self._database.pool, self._owners.dead)
+        await free_claims_of(self._database, self._owners.dead)
 
     async def keep(self) -> None:
         """Renew for as long as the poller runs."""
@@ -147,7 +145,7 @@ class Claims:
         sent_at, ttl_s = time.monotonic(), self.ttl_s
         records: Sequence[LeaseRecord | None] = []
         with anyio.move_on_after(ttl_s * (1 - MARGIN) / 2):
-            records = await renew(self._database.pool, self._kind, [claim.grip for claim in due], ttl_s=ttl_s)
+            records = await renew(self._database, self._kind, [claim.grip for claim in due], ttl_s=ttl_s)
         for claim, record in zip(due, records, strict=False):
             if record is None:
                 self._lose(claim)

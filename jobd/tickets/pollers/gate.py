@@ -83,11 +83,11 @@ class Gate(Poller):
 
     async def _look(self, tasks: anyio.abc.TaskGroup) -> bool:
         room = PAGE if len(self._slow) < AT_ONCE else 0
-        found = await find_executed_workorders(self._database.pool, most=room) if room else []
+        found = await find_executed_workorders(self._database, most=room) if room else []
         claimed = await self.claims.acquire(found) if found else []
         if not claimed:
             return False
-        cases = await read_for_judge(self._database.pool, [claim.resource_id for claim in claimed])
+        cases = await read_for_judge(self._database, [claim.resource_id for claim in claimed])
         fast = [claim for claim in claimed if claim.resource_id in cases and not cases[claim.resource_id].apart]
         if fast:
             await self._apart(fast, lambda some: self._judge(some, cases))
@@ -104,7 +104,7 @@ class Gate(Poller):
         settled = [
             settle(cases[claim.resource_id], claim.record.lease_token, {}) for claim in claims if not claim.is_lost
         ]
-        await write_settled(self._database.pool, settled)
+        await write_settled(self._database, settled)
         self.claims.forget(claims)
         self._tell()
 
@@ -122,7 +122,7 @@ class Gate(Poller):
 
     async def _judge_in_processes(self, claims: Sequence[Claim], case: Case) -> None:
         said = {n: result_of(gate, await self._fault(gate, case)) for n, gate in case.apart.items()}
-        await write_settled(self._database.pool, [settle(case, claims[0].record.lease_token, said)])
+        await write_settled(self._database, [settle(case, claims[0].record.lease_token, said)])
         self.claims.forget(claims)
         self._tell()
 

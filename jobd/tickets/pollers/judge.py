@@ -12,7 +12,6 @@ from uuid import UUID
 import msgspec
 
 from jobd.store.ids import new_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.gates import is_cheap, passes_minimum, passes_schema, sign_off_result
 from jobd.tickets.machine import AwaitSignOff, Fail, GateVerdict, Judged, Outcome, Pass, decide_gates, decide_judge
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 FIND_EXECUTED_WORKORDERS = statement("find_executed_workorders", "jobd.tickets.pollers")
 READ_FOR_JUDGE = statement("read_for_judge", "jobd.tickets.pollers")
@@ -87,13 +86,13 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     judged: Judged | None
 
 
-async def find_executed_workorders(connection: Connection, *, most: int, now: datetime | None = None) -> list[UUID]:
-    return [row["work_order_id"] for row in await fetch(connection, FIND_EXECUTED_WORKORDERS, most, now)]
+async def find_executed_workorders(connection: Session, *, most: int, now: datetime | None = None) -> list[UUID]:
+    return [row["work_order_id"] for row in await connection.fetch(FIND_EXECUTED_WORKORDERS, most, now)]
 
 
-async def read_for_judge(connection: Connection, work_order_ids: Sequence[UUID]) -> dict[UUID, Case]:
+async def read_for_judge(connection: Session, work_order_ids: Sequence[UUID]) -> dict[UUID, Case]:
     """Those that are not judged yet."""
-    rows = await fetch(connection, READ_FOR_JUDGE, list(work_order_ids))
+    rows = await connection.fetch(READ_FOR_JUDGE, list(work_order_ids))
     return {row["work_order_id"]: _case(row) for row in rows}
 
 
@@ -163,14 +162,13 @@ def _type(gate: wire.Gate) -> Any:
 
 
 async def write_settled(
-    connection: Connection, settled: Sequence[Settled], *, now: datetime | None = None
+    connection: Session, settled: Sequence[Settled], *, now: datetime | None = None
 ) -> dict[UUID, str]:
     """Write what became of cases that the caller holds; the new status of each ticket that was judged by that."""
     ordered = sorted(settled, key=lambda one: one.work_order_id)
     waiting = [one for one in ordered if one.judged is None]
     if waiting:
-        await fetch(
-            connection,
+        await connection.fetch(
             AWAIT_SIGN_OFF_IF_HELD,
             [one.work_order_id for one in waiting],
             [one.lease_token for one in waiting],
@@ -180,8 +178,7 @@ async def write_settled(
     ready = [(one, one.judged) for one in ordered if one.judged is not None]
     if not ready:
         return {}
-    rows = await fetch(
-        connection,
+    rows = await connection.fetch(
         JUDGE_IF_HELD,
         [one.work_order_id for one, _ in ready],
         [one.lease_token for one, _ in ready],

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 LOOK_FOR_WORK = statement("look_for_work", "jobd.tickets.pollers")
 
@@ -26,6 +25,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     gate: bool
 
 
-async def look_for_work(connection: Connection, *, now: datetime | None = None) -> Work:
-    (row,) = await fetch(connection, LOOK_FOR_WORK, now)
+async def look_for_work(connection: Session, *, now: datetime | None = None) -> Work:
+    (row,) = await connection.fetch(LOOK_FOR_WORK, now)
     return Work(**{name: row[name] for name in Work.__struct_fields__})

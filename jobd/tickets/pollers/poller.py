@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.errors import ServerDown
-from jobd.store.postgres import NOT_NOW, is_broken_line, translated
 from jobd.tickets.pollers.announce import announce
 from jobd.tickets.pollers.claims import Claim, Claims, OwnerNames
 from jobd.tickets.pollers.look import Work, look_for_work
@@ -80,13 +79,11 @@ class Poller:
     async def _begin(self) -> None:
         """What a killed jobd of this data directory had claimed is free at once, not when the claims end."""
         if self.claims is not None:
-            with translated(self._database.url):
-                await self.claims.take_back()
+            await self.claims.take_back()
 
     async def _look_until_stopped(self, handle: Handle) -> None:
         while not handle.stop.is_set():
-            with translated(self._database.url):
-                is_full = await self.run_once()
+            is_full = await self.run_once()
             handle.beat()
             if not is_full:
                 await self._wait(handle)
@@ -105,8 +102,7 @@ class Poller:
         return left_s > 0
 
     async def _keep_claims(self, claims: Claims) -> None:
-        with translated(self._database.url):
-            await claims.keep()
+        await claims.keep()
 
     async def _let_go(self) -> None:
         """Others need not wait for claims of a poller that has stopped."""
@@ -122,11 +118,9 @@ class Poller:
         """Work on all of them at once; if that fails, on each alone, so that one that is bad fails alone."""
         try:
             await work(claims)
-        except (ServerDown, *NOT_NOW):
+        except ServerDown:
             raise
         except Exception as error:
-            if is_broken_line(error):
-                raise
             if len(claims) > 1:
                 for claim in claims:
                     await self._apart([claim], work)
@@ -154,23 +148,22 @@ class Readiness(Poller):
         while not woken and not handle.stop.is_set():
             woken = await self._wait_for_wakeup(handle, self._look_at - time.monotonic())
             if time.monotonic() >= self._look_at:
-                with translated(self._database.url):
-                    await self.look()
+                await self.look()
                 self._look_at = time.monotonic() + self._poll_s()
                 handle.beat()
 
     async def look(self) -> None:
         """Wake each poller that would find something to do."""
-        work = await look_for_work(self._database.pool)
+        work = await look_for_work(self._database)
         for name in Work.__struct_fields__:
             if getattr(work, name):
                 getattr(self._wakeups, name).set()
         if time.monotonic() - self._swept_at > SWEEP_S:
             self._swept_at = time.monotonic()
-            await free_claims_of(self._database.pool, ())
+            await free_claims_of(self._database, ())
 
     async def run_once(self) -> bool:
-        done = await announce(self._database.pool, most=PAGE)
+        done = await announce(self._database, most=PAGE)
         if done.announced:
             self._wakeups.scheduler.set()
         if done.announced or done.returned:
@@ -186,7 +179,7 @@ class Scheduler(Poller):
         self.claims = Claims(database, "EVENT", owners.of(self.name), config)
 
     async def run_once(self) -> bool:
-        found = await find_ready_events(self._database.pool, most=PAGE)
+        found = await find_ready_events(self._database, most=PAGE)
         if found:
             claimed = await self.claims.acquire(found)
             if claimed:
@@ -197,7 +190,7 @@ class Scheduler(Poller):
 
     async def _schedule(self, claims: Sequence[Claim]) -> None:
         held = [claim.record for claim in claims if not claim.is_lost]
-        ended = await schedule(self._database.pool, held)
+        ended = await schedule(self._database, held)
         self.claims.forget(claims)
         # An event that another node ended before it was claimed here has a claim that no write gives up.
         await self.claims.release([claim for claim in claims if claim.resource_id not in ended])

@@ -15,7 +15,6 @@ import msgspec
 from jobd.config.model import DAY_S
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.store.ids import new_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import Outcome
 from jobd.wire.canonical import NotCanonical, spec_hash
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from jobd.config.model import Config
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 FIND_OPEN_WORKORDERS = statement("find_open_workorders", "jobd.tickets.pollers")
 READ_FOR_RUN = statement("read_for_run", "jobd.tickets.pollers")
@@ -72,27 +71,26 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-async def find_open_workorders(connection: Connection, *, most: int, now: datetime | None = None) -> list[UUID]:
-    return [row["work_order_id"] for row in await fetch(connection, FIND_OPEN_WORKORDERS, most, now)]
+async def find_open_workorders(connection: Session, *, most: int, now: datetime | None = None) -> list[UUID]:
+    return [row["work_order_id"] for row in await connection.fetch(FIND_OPEN_WORKORDERS, most, now)]
 
 
-async def read_for_run(connection: Connection, work_order_ids: Sequence[UUID]) -> dict[UUID, Order]:
+async def read_for_run(connection: Session, work_order_ids: Sequence[UUID]) -> dict[UUID, Order]:
     """Those that are not executed yet."""
-    rows = await fetch(connection, READ_FOR_RUN, list(work_order_ids))
+    rows = await connection.fetch(READ_FOR_RUN, list(work_order_ids))
     return {row["work_order_id"]: Order(**dict(row)) for row in rows}
 
 
 async def watch_jobs(
-    connection: Connection, work_order_ids: Sequence[UUID], *, now: datetime | None = None
+    connection: Session, work_order_ids: Sequence[UUID], *, now: datetime | None = None
 ) -> list[Sighting]:
-    return [Sighting(**dict(row)) for row in await fetch(connection, WATCH_JOBS, list(work_order_ids), now)]
+    return [Sighting(**dict(row)) for row in await connection.fetch(WATCH_JOBS, list(work_order_ids), now)]
 
 
-async def execute(connection: Connection, bundles: Sequence[Bundle], *, now: datetime | None = None) -> set[UUID]:
+async def execute(connection: Session, bundles: Sequence[Bundle], *, now: datetime | None = None) -> set[UUID]:
     """Keep the outputs of work orders that the caller holds; which were executed by that. Their leases are given up."""
     ordered = sorted(bundles, key=lambda bundle: bundle.work_order_id)
-    rows = await fetch(
-        connection,
+    rows = await connection.fetch(
         EXECUTE_IF_HELD,
         [bundle.work_order_id for bundle in ordered],
         [bundle.lease_token for bundle in ordered],

@@ -119,10 +119,10 @@ class Runner(Poller):
 
     async def _take_on(self) -> bool:
         room = min(PAGE, MOST_HELD - len(self._held))
-        found = await find_open_workorders(self._database.pool, most=room) if room > 0 else []
+        found = await find_open_workorders(self._database, most=room) if room > 0 else []
         wanted = [one for one in found if self._passed.get(one, (0, 0.0))[1] <= time.monotonic()]
         claimed = await self.claims.acquire(wanted) if wanted else []
-        orders = await read_for_run(self._database.pool, [claim.resource_id for claim in claimed]) if claimed else {}
+        orders = await read_for_run(self._database, [claim.resource_id for claim in claimed]) if claimed else {}
         for claim in claimed:
             if claim.resource_id in orders and not claim.is_lost:
                 self._hold(claim, orders[claim.resource_id])
@@ -176,7 +176,7 @@ class Runner(Poller):
         if not submitted:
             return
         bundles, overdue = [], []
-        for seen in await watch_jobs(self._database.pool, submitted):
+        for seen in await watch_jobs(self._database, submitted):
             held = self._held.get(seen.work_order_id)
             bundle = None if held is None else bundle_of(seen, held.claim.record.lease_token)
             if held is not None and bundle is not None:
@@ -224,7 +224,7 @@ class Runner(Poller):
         by_id = {bundle.work_order_id: bundle for bundle in bundles}
 
         async def keep(some: Sequence[Claim]) -> None:
-            await execute(self._database.pool, [by_id[claim.resource_id] for claim in some])
+            await execute(self._database, [by_id[claim.resource_id] for claim in some])
             self.claims.forget(some)
 
         if claims:

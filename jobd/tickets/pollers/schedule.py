@@ -12,7 +12,6 @@ from uuid import UUID
 import msgspec
 
 from jobd.store.ids import new_ids
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 from jobd.tickets.machine import NotScheduled, Scheduled, decide_schedule
 from jobd.tickets.read import ticket_of, view_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from jobd.lifecycle.lease import LeaseRecord
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
     from jobd.wire import tickets as wire
 
 FIND_READY_EVENTS = statement("find_ready_events", "jobd.tickets.pollers")
@@ -53,19 +52,17 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     actions: str
 
 
-async def find_ready_events(connection: Connection, *, most: int, now: datetime | None = None) -> list[UUID]:
-    return [row["event_id"] for row in await fetch(connection, FIND_READY_EVENTS, most, now)]
+async def find_ready_events(connection: Session, *, most: int, now: datetime | None = None) -> list[UUID]:
+    return [row["event_id"] for row in await connection.fetch(FIND_READY_EVENTS, most, now)]
 
 
-async def schedule(
-    connection: Connection, held: Sequence[LeaseRecord], *, now: datetime | None = None
-) -> dict[UUID, str]:
+async def schedule(connection: Session, held: Sequence[LeaseRecord], *, now: datetime | None = None) -> dict[UUID, str]:
     """End the events that the caller holds; the reason of each that was ended. Their leases are given up."""
     tokens = {record.resource_id: record.lease_token for record in held}
-    rows = await fetch(connection, READ_FOR_SCHEDULE, list(tokens))
+    rows = await connection.fetch(READ_FOR_SCHEDULE, list(tokens))
     entries = sorted((_entry(row, tokens[row["event_id"]]) for row in rows), key=lambda entry: entry.ticket_id)
     columns = [[getattr(entry, name) for entry in entries] for name in _Entry.__struct_fields__]
-    return {row["event_id"]: row["reason"] for row in await fetch(connection, SCHEDULE_IF_HELD, *columns, now)}
+    return {row["event_id"]: row["reason"] for row in await connection.fetch(SCHEDULE_IF_HELD, *columns, now)}
 
 
 def _entry(row: asyncpg.Record, lease_token: UUID) -> _Entry:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.store.postgres import fetch
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from jobd.store.postgres import Connection
+    from jobd.store.session import Session
 
 FREE_CLAIMS_OF = statement("free_claims_of", "jobd.tickets.pollers")
 
@@ -20,6 +19,6 @@ FREE_CLAIMS_OF = statement("free_claims_of", "jobd.tickets.pollers")
 STALE_S = 600.0
 
 
-async def free_claims_of(connection: Connection, owner_ids: Sequence[str], *, now: datetime | None = None) -> int:
+async def free_claims_of(connection: Session, owner_ids: Sequence[str], *, now: datetime | None = None) -> int:
     """How many there were."""
-    return len(await fetch(connection, FREE_CLAIMS_OF, list(owner_ids), STALE_S, now))
+    return len(await connection.fetch(FREE_CLAIMS_OF, list(owner_ids), STALE_S, now))
