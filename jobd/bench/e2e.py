@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
+from msgspec.structs import asdict
 
 import jobd
 from jobd.bench.engine import PAYLOAD, RESULT
@@ -202,7 +203,7 @@ def _new_job(n: int) -> NewJob:
 
 
 def _completion(job: ClaimedJob) -> Completion:
-    return Completion(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token, result=RESULT)
+    return Completion(**asdict(job.held), result=RESULT)
 
 
 # Floors

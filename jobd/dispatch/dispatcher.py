@@ -32,7 +32,6 @@ from jobd.lifecycle.claim import Ask, ClaimedJob, Unknown
 from jobd.lifecycle.messages import held_among, leased_messages, queued_among
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import note_raw_workers
-from jobd.lifecycle.report import Held
 from jobd.stream.consumers import forget_consumers, has_raw_workers, own_consumers
 from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, stream_of
 from jobd.stream.message import read_message
@@ -434,9 +433,8 @@ class Dispatcher:
                 tasks.start_soon(self._release, job)
 
     async def _release(self, job: ClaimedJob) -> None:
-        held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
         try:
-            await self._engine.release(held)
+            await self._engine.release(job.held)
         except JobdError as error:
             log.debug("job %s was not handed back (%s); its lease will end", job.job_id, error)
 

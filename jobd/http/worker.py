@@ -20,7 +20,6 @@ from jobd.http.body import read_json
 from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.hang_up import hang_up
 from jobd.lifecycle.heartbeat import Beat, Renewal
-from jobd.lifecycle.report import Held
 from jobd.stream.keys import queue_of, stream_of
 from jobd.wire import worker as wire
 from jobd.wire.problems import ApiError
@@ -102,8 +101,7 @@ async def _wait_for_jobs(
         tasks.cancel_scope.cancel()
     if hung_up.is_set():
         for job in jobs:
-            held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
-            await call.services.engine.release(held)
+            await call.services.engine.release(job.held)
         if running.refusal is not None:
             raise running.refusal
         return []

@@ -16,7 +16,6 @@ from jobd.config.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbe
 from jobd.job.model import LeaseLost
 from jobd.leases.timer import MARGIN, Lease, LeaseTimer
 from jobd.lifecycle.heartbeat import Beat, Renewal
-from jobd.lifecycle.report import Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config, Leases
     from jobd.lifecycle.claim import ClaimedJob
+    from jobd.lifecycle.report import Held
     from jobd.supervise.service import Handle
 
 #: How often it looks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
@@ -45,8 +45,7 @@ class Hold(Lease):
 
     @property
     def held(self) -> Held:
-        job = self.job
-        return Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
+        return self.job.held
 
     def ttl_s(self, leases: Leases) -> float:
         return lease_ttl_s(leases, self.job.lease_ttl_s)

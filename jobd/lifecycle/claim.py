@@ -12,6 +12,7 @@ import msgspec
 from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
 from jobd.job.status import AttemptOutcome, DeadLetterReason
 from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.report import Held
 from jobd.store.ids import random_ids
 from jobd.store.statements import statement
 
@@ -79,6 +80,11 @@ class ClaimRow(msgspec.Struct, frozen=True):
 class ClaimedJob(ClaimRow, frozen=True):
     #: When its claim was sent, by time.monotonic(): its lease ends no earlier than its time after that.
     sent_at: float = msgspec.field(default_factory=time.monotonic)
+
+    @property
+    def held(self) -> Held:
+        """What its holder shows with every report."""
+        return Held(job_id=self.job_id, attempt_id=self.attempt_id, lease_token=self.lease_token)
 
 
 class Unknown(msgspec.Struct, frozen=True):

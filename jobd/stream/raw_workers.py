@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 from anyio import to_thread
+from msgspec.structs import asdict
 from redis.exceptions import ResponseError
 
 from jobd.engine.engine import is_item_error
@@ -318,14 +319,14 @@ class RawWorkers:
         except ResultNotKept as error:
             raise TaskFailed(error.code, str(error)) from None
         text = result.decode() if result and ref is None else None
-        return Completion(**_proof(raw), result=text, result_ref=ref)
+        return Completion(**asdict(raw.job.held), result=text, result_ref=ref)
 
     async def _field(self, raw: _Raw, name: str) -> bytes:
         found: Any = await self._transport.client.hget(job_key(raw.job.job_id), name)
         return found or b""
 
     async def _fail(self, raw: _Raw, error: str, *, retryable: bool = False) -> Any:
-        return await self._engine.fail(Failure(**_proof(raw), error=error, retryable=retryable))
+        return await self._engine.fail(Failure(**asdict(raw.job.held), error=error, retryable=retryable))
 
     async def _beat(self, raws: Sequence[_Raw]) -> None:
         beats = [Beat(job_id=raw.job.job_id, lease_token=raw.job.lease_token) for raw in raws]
@@ -370,10 +371,6 @@ class RawWorkers:
             return True
         self._right[job.id] = signs
         return False
-
-
-def _proof(raw: _Raw) -> dict[str, Any]:
-    return {"job_id": raw.job.job_id, "attempt_id": raw.job.attempt_id, "lease_token": raw.job.lease_token}
 
 
 def _chunk_of(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:

@@ -23,7 +23,6 @@ from jobd.client import ClientError, Denied
 from jobd.config.model import Leases
 from jobd.errors import ServerRefused, TokenRefused
 from jobd.lifecycle.claim import ClaimedJob
-from jobd.lifecycle.report import Held
 from jobd.stream.keys import stream_of
 from jobd.wire import worker as wire
 from jobd.worker.session import is_about_the_body
@@ -31,6 +30,7 @@ from jobd.worker.session import is_about_the_body
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from jobd.lifecycle.report import Held
     from jobd.supervise.service import Handle
     from jobd.worker.session import Session
 
@@ -139,10 +139,9 @@ class Claims:
 
     async def _give_back(self, jobs: Sequence[ClaimedJob]) -> None:
         for job in jobs:
-            held = Held(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
             with anyio.move_on_after(GRACE_S, shield=True):
                 try:
-                    await self._release(held)
+                    await self._release(job.held)
                 except ClientError as error:
                     log.debug("job %s was not handed back (%s); its lease will end", job.job_id, error)
 
