@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from redis.exceptions import ResponseError
@@ -42,9 +42,6 @@ _MODES = {"queued": NEW, "events": EVENTS}
 #: Events after which the message that was offered before is of no use to anyone.
 _LEAVES_ITS_MESSAGE = frozenset({"requeued", "done", "error", "canceled"})
 
-#: job_id, version, mode, fields, ttl_s, events, the messages that it settles, whether the job is dead, the stream left
-Change = list[Any]
-
 #: What one script call carries at most, so that it never blocks Redis for long.
 CALL_ITEMS = 1000
 CALL_BYTES = 2 << 20
@@ -55,6 +52,53 @@ _encode = msgspec.msgpack.Encoder().encode
 _told_events = msgspec.json.Decoder(list[history.Told])
 
 
+#: An event as the script takes it: attempt, number in it, type, time in ms, step, data as JSON.
+EventArray = tuple[int, int, str, str, str, str]
+
+
+class Change(msgspec.Struct, array_like=True):
+    """What is to change in the hash, events and streams of one job: an array for project.lua, in this order."""
+
+    job_id: str
+    version: int
+    #: One of CHANGED, FORCED, NEW, WHOLE, EVENTS.
+    mode: int
+    #: Names and values of the hash, one after the other, as HSET takes them.
+    fields: list[str]
+    ttl_s: int
+    events: list[EventArray]
+    #: The messages that are settled by it: stream and message id.
+    acks: list[tuple[str, str]]
+    is_dead_letter: bool
+    #: The stream whose message of this job is of no use any more; "": none.
+    left_stream: str
+
+
+class OfferArray(msgspec.Struct, array_like=True, frozen=True):
+    """A message to be added to a stream, as project.lua takes it."""
+
+    job_id: str
+    stream: str
+    task: str | None
+    payload: str | None
+    enqueue_id: int
+    version: int
+    #: With `ttl_s`: what makes the hash of a job that Redis has never seen. "" and 0: it has.
+    created_ts: str
+    ttl_s: int | None
+
+
+class NoteArray(msgspec.Struct, array_like=True, frozen=True):
+    """What the nodes hear about a change: enough to know which followers want it."""
+
+    job_id: bytes
+    event: str
+    attempt: int
+    ts: int
+    task: str
+    queue: str
+
+
 class EpochChanged(Exception):
     """This Redis is not the one that Postgres knows: it was flushed, restarted, or is an old copy."""
 
@@ -63,49 +107,48 @@ def change_of(told: Told) -> Change | None:
     """One change as project.lua wants it; None for what Redis knows already."""
     if told.event == "seen":
         return None
-    return [
+    return Change(
         str(told.job_id),
         told.version,
         _MODES.get(told.event, CHANGED),
         _fields_of(told),
         told.ttl_s or 1,
         _plain_event(told) or [_event(event) for event in events_of(told)],
-        [[told.stream, told.message_id]] if told.stream and told.message_id else [],
+        [(told.stream, told.message_id)] if told.stream and told.message_id else [],
         told.event == "error",
         stream_of(told.queue) if told.queue and (told.event in _LEAVES_ITS_MESSAGE or told.stream == "") else "",
-    ]
+    )
 
 
 def merged(changes: Iterable[Change]) -> list[Change]:
     """Several changes of one job as one: what is told late is told in one piece, with all its events."""
     found: dict[str, Change] = {}
     for change in changes:
-        first = found.setdefault(change[0], change)
+        first = found.setdefault(change.job_id, change)
         if first is not change:
-            _, version, mode, fields, ttl_s, events, acks, dead, left = change
-            if mode != EVENTS:
-                first[1] = version
-                first[2] = first[2] if first[2] == NEW else mode
-            first[3] += fields  # HSET takes the last of a name
-            first[4] = ttl_s
-            first[5] += events
-            first[6] += acks
-            first[7] = first[7] or dead
-            first[8] = first[8] or left
+            if change.mode != EVENTS:
+                first.version = change.version
+                first.mode = first.mode if first.mode == NEW else change.mode
+            first.fields += change.fields  # HSET takes the last of a name
+            first.ttl_s = change.ttl_s
+            first.events += change.events
+            first.acks += change.acks
+            first.is_dead_letter = first.is_dead_letter or change.is_dead_letter
+            first.left_stream = first.left_stream or change.left_stream
     return list(found.values())
 
 
-def _plain_event(told: Told) -> list[list[Any]] | None:
+def _plain_event(told: Told) -> list[EventArray] | None:
     """The one event of what happens to nearly every job, quickly; None for the rest."""
     if told.has_gap or told.error is not None:
         return None
     ts = str(told.ts)
     if told.event == "queued":
-        return [[0, 1, "queued", ts, "gateway.enqueue", "{}"]]
+        return [(0, 1, "queued", ts, "gateway.enqueue", "{}")]
     if told.event == "running":
-        return [[told.attempt, 0, "running", ts, "worker.start", f'{{"attempt":{told.attempt}}}']]
+        return [(told.attempt, 0, "running", ts, "worker.start", f'{{"attempt":{told.attempt}}}')]
     if told.event == "done":
-        return [[told.attempt, told.event_n, "done", ts, "worker.done", f'{{"attempt":{told.attempt}}}']]
+        return [(told.attempt, told.event_n, "done", ts, "worker.done", f'{{"attempt":{told.attempt}}}')]
     return None
 
 
@@ -147,17 +190,17 @@ def events_of(told: Told) -> Iterator[history.Event]:
     yield history.made(told.event, cursor, told.ts, error)
 
 
-def note_of(told: Told) -> list[Any]:
+def note_of(told: Told) -> NoteArray:
     """What the nodes are told about a change: enough to know who wants to hear of it."""
     kind = "queued" if told.event == "requeued" else "running" if told.event == "taken" else told.event
-    return [told.job_id.bytes, kind, told.attempt, told.ts, told.task or "", told.queue or ""]
+    return NoteArray(told.job_id.bytes, kind, told.attempt, told.ts, told.task or "", told.queue or "")
 
 
 def change_of_live(live: Live, events: Sequence[history.Event]) -> Change:
     """A live job whole, for a Redis that has forgotten it."""
     job_id = str(live.job_id)
     fields = _hash(job_id, live.task, live.payload, live.status, live.created_ts, live.ts, live.ttl_s)
-    return [job_id, live.version, WHOLE, fields, live.ttl_s, list(map(_event, events)), [], False, ""]
+    return Change(job_id, live.version, WHOLE, fields, live.ttl_s, list(map(_event, events)), [], False, "")
 
 
 def change_of_job(job: Job, events: Sequence[history.Event]) -> Change:
@@ -167,7 +210,7 @@ def change_of_job(job: Job, events: Sequence[history.Event]) -> Change:
         *_hash(job_id, job.task, job.payload, job.status, ms(job.created_at), ms(job.updated_at), job.ttl_s)[:-4],
         *("result", job.result or "", "error", job.error if job.error and job.status != "queued" else ""),
     ]
-    return [job_id, job.version, WHOLE, fields, job.ttl_s, list(map(_event, events)), [], False, ""]
+    return Change(job_id, job.version, WHOLE, fields, job.ttl_s, list(map(_event, events)), [], False, "")
 
 
 def correction_of(job: Job) -> Change:
@@ -176,22 +219,22 @@ def correction_of(job: Job) -> Change:
         *("status", job.status, "updated_ts", str(ms(job.updated_at)), "result", job.result or ""),
         *("error", job.error if job.error and job.status != "queued" else ""),
     ]
-    return [str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False, ""]
+    return Change(str(job.id), job.version, FORCED, fields, job.ttl_s, [], [], False, "")
 
 
-def _event(event: history.Event) -> list[Any]:
-    return [event.cursor.attempt, event.cursor.n, event.type, str(event.ts), event.step, bytes(event.data).decode()]
+def _event(event: history.Event) -> EventArray:
+    return (event.cursor.attempt, event.cursor.n, event.type, str(event.ts), event.step, bytes(event.data).decode())
 
 
-def offer_of(offer: Offer) -> list[Any]:
-    made = [str(offer.job_id), stream_of(offer.queue), offer.task, offer.payload, offer.enqueue_id, offer.version]
-    return [*made, str(offer.created_ts), offer.ttl_s] if offer.is_fresh else [*made, "", 0]
+def offer_of(offer: Offer) -> OfferArray:
+    made = str(offer.job_id), stream_of(offer.queue), offer.task, offer.payload, offer.enqueue_id, offer.version
+    return OfferArray(*made, str(offer.created_ts), offer.ttl_s) if offer.is_fresh else OfferArray(*made, "", 0)
 
 
-def offer_of_new(told: Told) -> list[Any]:
+def offer_of_new(told: Told) -> OfferArray:
     """The same for a job that was just told of."""
     job_id, stream = str(told.job_id), stream_of(told.queue or "")
-    return [job_id, stream, told.task, told.payload, 1, told.version, str(told.created_ts), told.ttl_s]
+    return OfferArray(job_id, stream, told.task, told.payload, 1, told.version, str(told.created_ts), told.ttl_s)
 
 
 class Call(NamedTuple):
@@ -217,7 +260,7 @@ class Projector:
         self._script = client.register_script(SCRIPT)
 
     async def project(
-        self, epoch: str, changes: Sequence[Change], offers: Sequence[list[Any]] = (), notes: Sequence[list[Any]] = ()
+        self, epoch: str, changes: Sequence[Change], offers: Sequence[OfferArray] = (), notes: Sequence[NoteArray] = ()
     ) -> Lacking:
         return await self.send(epoch, in_calls(changes, offers, notes))
 
@@ -228,7 +271,7 @@ class Projector:
         """
         lacking = Lacking([], [])
         for call in calls:
-            answer: Any = await self._script(keys=[EPOCH, DEAD_LETTERS, TOLD], args=[epoch, *call])
+            answer = await self._script(keys=[EPOCH, DEAD_LETTERS, TOLD], args=[epoch, *call])
             if answer == b"EPOCH":
                 raise EpochChanged
             for known, found in zip(lacking, answer, strict=True):
@@ -252,7 +295,7 @@ class Projector:
         return bool(await self._client.get(RUN) == (await self._run_id()).encode())
 
     async def _run_id(self) -> str:
-        info: dict[str, Any] = await self._client.info("server")
+        info = await self._client.info("server")
         return str(info["run_id"])
 
     async def withdraw(self, queue: str, epoch: str = "") -> int:
@@ -261,7 +304,7 @@ class Projector:
         At the beginning of an epoch, jobs whose message is in somebody's hands are marked as offered in it.
         """
         script = self._client.register_script(WITHDRAW)
-        count: Any = await script(keys=[stream_of(queue)], args=[GROUP, CONSUMER_PREFIX, epoch])
+        count = await script(keys=[stream_of(queue)], args=[GROUP, CONSUMER_PREFIX, epoch])
         return int(count)
 
 
@@ -278,7 +321,7 @@ async def make_group(client: redis.asyncio.Redis, stream: str) -> None:
 
 
 def in_calls(
-    changes: Sequence[Change], offers: Sequence[list[Any]] = (), notes: Sequence[list[Any]] = ()
+    changes: Sequence[Change], offers: Sequence[OfferArray] = (), notes: Sequence[NoteArray] = ()
 ) -> list[Call]:
     """A batch in as few calls as may be: changes first, then offers, with the last one what the nodes are told."""
     some, more = list(in_arrays(changes)) or [NOTHING], list(in_arrays(offers)) or [NOTHING]
@@ -287,7 +330,7 @@ def in_calls(
     return [Call(*pair, news if n == len(pairs) else b"") for n, pair in enumerate(pairs, 1)]
 
 
-def in_arrays(items: Sequence[list[Any]]) -> Iterator[bytes]:
+def in_arrays(items: Sequence[msgspec.Struct]) -> Iterator[bytes]:
     """Msgpack arrays, each no larger than one call may be."""
     some: list[bytes] = []
     size = 0

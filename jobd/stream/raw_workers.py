@@ -358,14 +358,14 @@ class RawWorkers:
 
     async def _says_otherwise(self, job: Job) -> bool:
         """Whether it says something else than a correction would; not before the relay has told how the job stands."""
-        _, version, _, fields, *_ = correction_of(job)
-        right = dict(zip(fields[::2], fields[1::2], strict=True))
+        correction = correction_of(job)
+        right = dict(zip(correction.fields[::2], correction.fields[1::2], strict=True))
         client, key, names = self._transport.client, job_key(job.id), ["status", "result", "error"]
         pipeline: Any = client.pipeline(transaction=False)
         pipeline.hmget(key, ["jobd_version", "status", "updated_ts"]).hstrlen(key, "result").hstrlen(key, "error")
-        signs = version, await pipeline.execute()
+        signs = correction.version, await pipeline.execute()
         known = signs[1][0][0] or b""
-        if self._right.get(job.id) == signs or not known.isdigit() or int(known) < version:
+        if self._right.get(job.id) == signs or not known.isdigit() or int(known) < correction.version:
             return False
         if await client.hmget(key, names) != [right[name].encode() for name in names]:
             return True

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from uuid import UUID
 
 import anyio
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Database
     from jobd.store.session import Session
     from jobd.stream.connection import Transport
-    from jobd.stream.project import Call, Change
+    from jobd.stream.project import Call, Change, OfferArray
     from jobd.supervise.service import Handle
     from jobd.supervise.wakeup import Wakeup
 
@@ -88,7 +88,7 @@ class _Work(NamedTuple):
     """A page of what is to be told, and what is to be offered after it; ready to be sent."""
 
     seqs: list[int]
-    offers: list[list[Any]]
+    offers: list[OfferArray]
     calls: list[Call]
     size: int
 
@@ -244,7 +244,7 @@ class Relay:
     def _known(self, queues: Iterable[str]) -> list[UUID]:
         return [job_id for queue in queues for job_id in self._offered[queue]]
 
-    async def _offers(self, session: Session) -> list[list[Any]]:
+    async def _offers(self, session: Session) -> list[OfferArray]:
         room = {queue: number for queue, number in self._room().items() if queue not in self._emptied}
         if not room:
             return []
@@ -258,7 +258,7 @@ class Relay:
         self._emptied |= {queue for queue, left in room.items() if left > 0}
         return found
 
-    def _offers_at_once(self, told: Sequence[Told]) -> list[list[Any]]:
+    def _offers_at_once(self, told: Sequence[Told]) -> list[OfferArray]:
         """New jobs of queues in which nothing else waits to be offered: nobody is overtaken, so nothing is asked."""
         found = []
         window = self._config().relay.stream_window
@@ -310,7 +310,7 @@ class Relay:
 
     # -- telling -----------------------------------------------------------------------------------------------
 
-    def _work(self, told: Sequence[Told], offers: list[list[Any]]) -> _Work:
+    def _work(self, told: Sequence[Told], offers: list[OfferArray]) -> _Work:
         changes = merged(change for one in told if (change := self._change(one)) is not None)
         calls = in_calls(changes, offers, [note_of(one) for one in told])
         return _Work(sorted({one.seq for one in told}), offers, calls, len(told) + len(offers))
@@ -328,7 +328,7 @@ class Relay:
             await self._tell_whole(projector, {*lacking.missing, *lacking.unoffered})
         if lacking.unoffered:
             again = set(lacking.unoffered)
-            await projector.project(self._epoch, [], [offer for offer in work.offers if offer[0] in again])
+            await projector.project(self._epoch, [], [offer for offer in work.offers if offer.job_id in again])
         await self._memory.look(self._transport.client)
 
     def _change(self, told: Told) -> Change | None:
@@ -340,7 +340,7 @@ class Relay:
             ahead.add(told.job_id)
         change = change_of(told)
         if change is not None and self._memory.most_s is not None and told.event in LAST_EVENTS:
-            change[4] = min(change[4], self._memory.most_s)
+            change.ttl_s = min(change.ttl_s, self._memory.most_s)
         return change
 
     async def _tell_whole(self, projector: Projector, job_ids: Iterable[str]) -> None:
