@@ -19,6 +19,7 @@ from jobd.lifecycle.enqueue import Created, IdempotencyKey
 from jobd.lifecycle.fail import Ended, Failure
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.lifecycle.report import Held
+from jobd.store.faults import translated
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from tests.support.node import new_database, new_job
@@ -31,15 +32,14 @@ LATE_S = 0.5
 
 
 class OneSession:
-    """Stands for a pool: everything runs in one session, whose transaction is committed later."""
+    """Stands for a Database: everything runs in one session, whose transaction is committed later."""
 
     def __init__(self, session: asyncpg.Connection[Any]) -> None:
-        self.pool = self
         self.fetch = session.fetch
         self._session = session
 
     @contextlib.asynccontextmanager
-    async def acquire(self) -> AsyncIterator[asyncpg.Connection[Any]]:
+    async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
         yield self._session
 
 
@@ -78,7 +78,8 @@ async def breaks_once(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
                 await transaction.start()
                 await real(OneSession(session), *arguments, **settings)
                 tasks.start_soon(commit, transaction)
-                raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
+                with translated(url):  # as Database does
+                    raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
             monkeypatch.setattr(engine_module, verb, first)
 
