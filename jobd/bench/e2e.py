@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 
 import jobd
 from jobd.bench.engine import PAYLOAD, RESULT
-from jobd.bench.node import Node, throw_away_node
+from jobd.bench.node import throw_away_node
 from jobd.bench.report import medians
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.lifecycle.claim import ClaimedJob
+    from jobd.serve.tree import Node
 
 MAKE_FLOOR_TABLES = statement("make_floor_tables", "jobd.bench")
 INSERT_FLOOR = statement("insert_floor", "jobd.bench")

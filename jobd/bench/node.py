@@ -8,39 +8,21 @@ import shutil
 import tempfile
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import anyio
+from typing import TYPE_CHECKING
 
 from jobd.config.model import Config, Limits, Queue
 from jobd.config.model import Redis as RedisConfig
 from jobd.config.model import Relay as RelayConfig
-from jobd.dispatch.dispatcher import Dispatcher
-from jobd.engine.engine import Engine
 from jobd.host.data_dir import DataDir
-from jobd.host.systemd import Notifier
-from jobd.servers import postgres as embedded_postgres
-from jobd.servers import valkey as embedded_valkey
-from jobd.servers.connections import StoreLink, StreamLink
-from jobd.store.postgres import Database
-from jobd.stream.connection import Transport
-from jobd.stream.relay import Relay
-from jobd.supervise.service import Phase, Spec
-from jobd.supervise.supervisor import Supervisor
-from jobd.supervise.wakeup import Wakeup
+from jobd.serve.tree import Node, addresses, embedded_servers, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-POOL = 8
-READY_S = 60.0
-
-
-class Node(NamedTuple):
-    engine: Engine
-    dispatcher: Dispatcher
-    database: Database
-    transport: Transport
+#: The services that carry a job of the benchmark. Without the others, which poll, figures stay comparable.
+MEASURED = {"store", "stream", "relay", "engine", "dispatcher"}
+#: How long the services may take to stop after a measurement.
+DRAIN_S = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -67,30 +49,8 @@ async def _running(data_dir: DataDir) -> AsyncIterator[Node]:
         redis=RedisConfig(maxmemory_mb=512),
         relay=RelayConfig(stream_window=2000),
     )
-    wakeup, ready = Wakeup(), anyio.Event()
-    database, transport = Database(embedded_postgres.url(data_dir), POOL), Transport(embedded_valkey.url(data_dir))
-    engine = Engine(database, lambda: config, wakeup.set)
-    dispatcher = Dispatcher(engine, database, transport, uuid.uuid4(), lambda: config)
-    relay = Relay(database, transport, wakeup, lambda: config)
-    postgres = embedded_postgres.EmbeddedPostgres(data_dir, config)
-    valkey = embedded_valkey.EmbeddedValkey(data_dir, config)
-    supervisor = Supervisor(
-        [
-            Spec(name="postgres", service=postgres, phase=Phase.SERVERS),
-            Spec(name="valkey", service=valkey, phase=Phase.SERVERS),
-            Spec(name="store", service=StoreLink(database, POOL), phase=Phase.FLUSH, needs=("postgres",)),
-            Spec(name="stream", service=StreamLink(transport), phase=Phase.FLUSH, needs=("valkey",)),
-            Spec(name="relay", service=relay, phase=Phase.FLUSH, needs=("store", "stream")),
-            Spec(name="engine", service=engine, phase=Phase.FLUSH),
-            Spec(name="dispatcher", service=dispatcher, phase=Phase.INTAKE, needs=("store", "relay")),
-        ],
-        notifier=Notifier({}),
-        drain_s=lambda: 30.0,
-        on_ready=ready.set,
-    )
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.run)
-        with anyio.fail_after(READY_S):
-            await ready.wait()
-        yield Node(engine, dispatcher, database, transport)
-        supervisor.stop()
+    node = Node(addresses(data_dir, config, jobd_url=""), lambda: config, data_dir.path, incarnation=uuid.uuid4())
+    servers = embedded_servers(data_dir, config)
+    services = node.job_services({server.name for server in servers})
+    async with running([*servers, *(spec for spec in services if spec.name in MEASURED)], drain_s=DRAIN_S):
+        yield node

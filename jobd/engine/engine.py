@@ -75,16 +75,22 @@ _T = TypeVar("_T")
 
 class Engine:
     def __init__(
-        self, database: Database, config: Callable[[], Config], on_commit: Callable[[], None] = lambda: None
+        self,
+        database: Database,
+        config: Callable[[], Config],
+        on_commit: Callable[[], None] = lambda: None,
+        *,
+        on_cancel_requested: Callable[[UUID], None] = lambda _: None,
+        is_disk_low: Callable[[], bool] = lambda: False,
     ) -> None:
         self._database = database
         self._config = config
         #: Called after every commit that others have to be told of.
         self._on_commit = on_commit
         #: Called for every running job that is to be canceled: its holder may be in this very process.
-        self.on_cancel_requested: Callable[[UUID], None] = lambda _: None
+        self._on_cancel_requested = on_cancel_requested
         #: Whether the disk has less free space than `limits.min_free_mb`.
-        self.is_disk_low: Callable[[], bool] = lambda: False
+        self._is_disk_low = is_disk_low
         self._batchers: list[Batcher[Any, Any]] = []
         self._make_batchers()
 
@@ -154,7 +160,7 @@ class Engine:
         return await self._tellings.submit_many(tellings)
 
     def events_limit(self) -> events.Limit:
-        return events.Limit(self._config().limits.job_events_mb << 20, self.is_disk_low())
+        return events.Limit(self._config().limits.job_events_mb << 20, self._is_disk_low())
 
     async def cancel(self, job_ids: Sequence[UUID]) -> list[CancelAnswer]:
         """Cancel, which may be asked for any number of times."""
@@ -163,7 +169,7 @@ class Engine:
         self._on_commit()
         for job_id, answer in zip(job_ids, answers, strict=True):
             if isinstance(answer, CancelRequested):
-                self.on_cancel_requested(job_id)
+                self._on_cancel_requested(job_id)
         return answers
 
     async def redrive(self, job_ids: Sequence[UUID], *, again: bool = True) -> dict[UUID, UUID] | QueueFull:

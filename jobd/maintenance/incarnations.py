@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobd.host.files import write_whole
+from jobd.store.leader import Names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +32,9 @@ class Owners:
 
     def dead(self) -> list[str]:
         return list(self._dead)
+
+    def names(self) -> Names:
+        return Names(self.owner_id, tuple(self._dead))
 
     def bury(self) -> None:
         """Nothing is held under the old names any more."""

@@ -73,7 +73,7 @@ class Supervisor:
         self._cells: dict[str, _Cell] = {}
         self.plant(tree)
         self._notifier = notifier
-        self._drain_s = drain_s
+        self.drain_s = drain_s
         self._policy = policy or RestartPolicy()
         self._on_ready = on_ready
         self._stop_asked = anyio.Event()
@@ -255,7 +255,7 @@ class Supervisor:
     async def _drain(self) -> None:
         self.draining = True
         self._notifier.send("STOPPING=1", "STATUS=draining")
-        deadline = time.monotonic() + self._drain_s()
+        deadline = time.monotonic() + self.drain_s()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hurry_all)
             for phase in Phase:

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-import anyio
 import msgspec
 
 from jobd.config.model import Queue
@@ -26,7 +24,8 @@ from jobd.host.systemd import Notifier
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.watchdog import LeaseGuard
 from jobd.supervise.service import Phase, Spec
-from jobd.supervise.supervisor import FLUSH_S, SERVER_STOP_S, Supervisor, exit_in_any_case
+from jobd.supervise.signals import run_until_signal
+from jobd.supervise.supervisor import Supervisor
 from jobd.tasks.registry import make_runners, with_declared_tasks
 from jobd.worker.claims import Claims
 from jobd.worker.engine import RemoteEngine, SentResults
@@ -83,14 +82,14 @@ class Worker:
         engine = RemoteEngine(self.session, self.worker_id)
         with own_folder(self._config) as folder:
             runners = make_runners(msgspec.structs.replace(self._config, data_dir=str(folder)))
-            self._supervisor = Supervisor(
+            supervisor = Supervisor(
                 self._tree(engine, runners),
                 notifier=Notifier(os.environ),
                 drain_s=lambda: self._config.drain_s,
                 on_ready=on_start,
             )
             async with self.session:
-                signalled = await self._supervise()
+                signalled = await run_until_signal(supervisor)
         return Outcome(engine.completed, engine.failed, engine.released, signalled)
 
     def _tree(self, engine: RemoteEngine, runners: Mapping[str, Runner]) -> list[Spec]:
@@ -123,24 +122,6 @@ class Worker:
             Spec(name="slots", service=slots, phase=Phase.WORK),
             Spec(name="claims", service=claims, phase=Phase.INTAKE),
         ]
-
-    async def _supervise(self) -> int | None:
-        async with anyio.create_task_group() as tasks:
-            signalled = await tasks.start(self._obey_signals)
-            await self._supervisor.run()
-            tasks.cancel_scope.cancel()
-        return signalled[-1] if self._supervisor.hurried else None
-
-    async def _obey_signals(self, task_status: anyio.abc.TaskStatus[list[int]]) -> None:
-        signalled: list[int] = []
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            task_status.started(signalled)
-            async for number in received:
-                if not signalled:
-                    log.info("%s: draining for up to %g s", number.name, self._config.drain_s)
-                    exit_in_any_case(self._config.drain_s + FLUSH_S + SERVER_STOP_S + 0.5)
-                signalled.append(number)
-                self._supervisor.stop()
 
 
 def with_queues(config: Config, names: Sequence[str], slots: int | None) -> Config:

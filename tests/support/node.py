@@ -10,27 +10,16 @@ import anyio
 import asyncpg
 import redis.asyncio
 
-from jobd.dispatch.dispatcher import Dispatcher
-from jobd.engine.engine import Engine
-from jobd.engine.results import Results
 from jobd.follow.jobs import Tailer
-from jobd.host.systemd import Notifier
-from jobd.leases.keeper import LeaseKeeper
+from jobd.host.data_dir import Addresses
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
-from jobd.maintenance.reaper import Reaper
-from jobd.servers.connections import StoreLink, StreamLink
+from jobd.serve import tree
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
-from jobd.store.postgres import Database
-from jobd.stream.connection import Transport
-from jobd.stream.raw_workers import RawWorkers
-from jobd.stream.relay import Relay
-from jobd.supervise.service import Handle, Phase, Spec
-from jobd.supervise.supervisor import Supervisor
-from jobd.supervise.wakeup import Wakeup
+from jobd.supervise.service import Handle
 from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
@@ -41,51 +30,25 @@ if TYPE_CHECKING:
     from jobd.supervise.restart import RestartPolicy
 
 
-class Node:
+#: Those that carry jobs in the background. Slots, followers and janitor are started by the tests that want them.
+SERVICES = {"store", "stream", "relay", "raw_workers", "reaper", "engine", "leases", "dispatcher"}
+
+
+class Node(tree.Node):
     def __init__(
         self, postgres_url: str, redis_url: str, config: Config, data_dir: Path = Path("/no/large/results/here")
     ) -> None:
         self.config = config
-        self.wakeup = Wakeup()
-        self.database = Database(postgres_url, 6)
-        self.transport = Transport(redis_url)
-        self.engine = Engine(self.database, lambda: self.config, self.wakeup.set)
-        self.relay = Relay(self.database, self.transport, self.wakeup, lambda: self.config)
-        self.results = Results(data_dir, lambda: self.config)
-        self.raw_workers = RawWorkers(self.engine, self.database, self.transport, lambda: self.config, self.results)
-        self.reaper = Reaper(self.database, lambda: self.config, self.wakeup.set)
-        self.leases = LeaseKeeper(self.engine, lambda: self.config)
-        self.dispatcher = Dispatcher(self.engine, self.database, self.transport, new_id(), lambda: self.config)
+        where = Addresses(JOBD_URL="", DATABASE_URL=postgres_url, REDIS_URL=redis_url)
+        super().__init__(where, lambda: self.config, data_dir, incarnation=new_id())
         #: A client of the test's own, answering with text.
         self.redis: Any = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
 
     @contextlib.asynccontextmanager
     async def running(self, policy: RestartPolicy | None = None) -> AsyncIterator[Node]:
-        ready = anyio.Event()
-        supervisor = Supervisor(
-            [
-                Spec(name="store", service=StoreLink(self.database, 6), phase=Phase.FLUSH),
-                Spec(name="stream", service=StreamLink(self.transport), phase=Phase.FLUSH, needed=False),
-                Spec(name="relay", service=self.relay, phase=Phase.FLUSH, needed=False, needs=("store", "stream")),
-                Spec(name="raw_workers", service=self.raw_workers, phase=Phase.FLUSH, needed=False, needs=("relay",)),
-                Spec(name="reaper", service=self.reaper, phase=Phase.FLUSH, needs=("store",)),
-                Spec(name="engine", service=self.engine, phase=Phase.FLUSH),
-                Spec(name="leases", service=self.leases, phase=Phase.FLUSH),
-                Spec(name="dispatcher", service=self.dispatcher, phase=Phase.INTAKE, needs=("store",)),
-            ],
-            notifier=Notifier({}),
-            drain_s=lambda: 2.0,
-            policy=policy,
-            on_ready=ready.set,
-        )
-        self.supervisor = supervisor
-        self.supervisor = supervisor
-        async with anyio.create_task_group() as tasks, self.redis:
-            tasks.start_soon(supervisor.run)
-            with anyio.fail_after(30):
-                await ready.wait()
+        services = [spec for spec in self.job_services() if spec.name in SERVICES]
+        async with self.redis, tree.running(services, drain_s=2.0, policy=policy) as self.supervisor:
             yield self
-            supervisor.stop()
 
     async def enqueue(self, **values: Any) -> NewJob:
         job = new_job(**values)

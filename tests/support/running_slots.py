@@ -41,7 +41,6 @@ class RunningSlots:
         self.node = node
         self.handle = Handle(lambda: self.is_ready.set())
         self.is_ready = anyio.Event()
-        node.engine.on_cancel_requested = node.leases.cancel
         self.service = Slots(
             engine=node.engine,
             dispatcher=node.dispatcher,

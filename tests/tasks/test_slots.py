@@ -228,10 +228,12 @@ async def test_running_job_is_canceled_at_once(slots: RunningSlots, way: Way) ->
     assert await slots.outcomes(job_id) == ["canceled"]
 
 
-async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal(slots: RunningSlots, way: Way) -> None:
+async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal(
+    slots: RunningSlots, way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id = await slots.submit(way.slow)
     await until_it_runs(slots, way, job_id)
-    slots.node.engine.on_cancel_requested = lambda _: None
+    monkeypatch.setattr(slots.node.leases, "cancel", lambda _: None)
 
     await slots.node.engine.cancel([job_id])
 

@@ -43,7 +43,7 @@ client      -> job host config wire
 worker      -> job host config wire supervise lifecycle leases tasks stream dispatch client
 backup      -> host config supervise store lifecycle engine auth servers maintenance
 serve       -> host config supervise store engine leases tasks stream auth dispatch tickets follow servers maintenance http backup
-bench       -> job host config wire supervise store lifecycle engine tasks stream dispatch servers http client backup
+bench       -> job host config wire store lifecycle tasks servers http client backup serve
 cli         -> host config wire store auth client worker backup serve bench
 """  # noqa: E501 - a table
 MAY_IMPORT = {line.split()[0]: set(line.split()[2:]) for line in TABLE.strip().splitlines()}
