@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from jobd.follow.followers import WriteAtOnce
     from jobd.follow.jobs import Note
     from jobd.http.gateway import InFlight
     from jobd.job.history import Record
@@ -97,19 +98,25 @@ async def job_events(call: Call) -> Any:
 async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) -> AsyncIterator[bytes]:
     yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
     tailer = call.services.tailer
-    with tailer.reading(job_id, after) as reader:
-        if call.request.scope["http_version"] == "1.1":  # else an answer has no chunks
-            reader.write_at_once = call.request.scope["state"].get("write_at_once")
+    with tailer.following(job_id, after, _write_at_once(call.request)) as follower:
         while True:
-            text = await reader.next(HEARTBEAT_S)
+            text = await follower.next(HEARTBEAT_S)
             if text:
                 yield text
-                if reader.was_passed_over:
-                    tailer.has_room_again(reader)
-            elif reader.is_over:
+                if follower.was_passed_over:
+                    tailer.has_room_again(follower)
+            elif follower.is_over:
                 return
             else:
                 yield b": \n\n"
+
+
+def _write_at_once(request: Request) -> WriteAtOnce | None:
+    """As the HTTP/1.1 connection left it in the scope; an answer to HTTP/1.0 has no chunks."""
+    if request.scope["http_version"] != "1.1":
+        return None
+    found: WriteAtOnce | None = request.scope["state"].get("write_at_once")
+    return found
 
 
 async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:

@@ -47,13 +47,14 @@ async def _events_of(call: Call, ticket: Ticket, after: int) -> AsyncIterator[by
     hello = {"ticket_id": ticket.ticket_id, "status": ticket.status, "version": ticket.version, "after": str(after)}
     yield event_part("hello", hello, retry=True)
     tailer = call.services.ticket_tailer
-    with tailer.reading(ticket.ticket_id, after) as reader:
+    with tailer.following(ticket.ticket_id, after) as follower:
         while True:
-            text = await reader.next(HEARTBEAT_S)
+            text = await follower.next(HEARTBEAT_S)
             if text:
                 yield text
-                tailer.look()  # it may have been passed over
-            elif reader.is_over:
+                if follower.was_passed_over:
+                    tailer.has_room_again(follower)
+            elif follower.is_over:
                 return
             else:
                 yield b": \n\n"

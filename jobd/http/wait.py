@@ -20,6 +20,6 @@ if TYPE_CHECKING:
 async def wait_for_job(tailer: Tailer, request: Request, job_id: UUID, wait_s: float) -> None:
     """Wait for the job, but no longer than this, nor than the client is there, nor than the gateway goes on."""
     async with while_wanted(request.app.state.in_flight, request.receive):
-        with anyio.move_on_after(wait_s), tailer.reading(job_id, BEYOND) as reader:
-            while not reader.is_over:
-                await reader.next(wait_s)
+        with anyio.move_on_after(wait_s), tailer.following(job_id, BEYOND) as follower:
+            while not follower.is_over:
+                await follower.next(wait_s)

@@ -127,7 +127,7 @@ async def test_a_wait_is_told_of_the_end_alone(node: Node) -> None:
     await node.done(job)
 
     async with tailing(node) as tailer:
-        with anyio.fail_after(30), tailer.reading(job.job_id, BEYOND) as reader:
+        with anyio.fail_after(30), tailer.following(job.job_id, BEYOND) as reader:
             assert await reader.next(10) == b""
             assert reader.is_over
 

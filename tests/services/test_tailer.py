@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config
-from jobd.follow.jobs import ROOM, ROOM_BYTES
+from jobd.follow.followers import ROOM, ROOM_BYTES
 from jobd.http import events as event_routes
 from jobd.http.events import EventStream
 from jobd.job.history import START, Cursor, Told
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from jobd.follow.jobs import Reader, Tailer
+    from jobd.follow.followers import Follower
+    from jobd.follow.jobs import Tailer
     from jobd.lifecycle.claim import ClaimedJob
 
 CHUNK = 100
@@ -40,7 +41,7 @@ def ids_in(text: bytes) -> list[str]:
     return [line[4:] for line in text.decode().splitlines() if line.startswith("id: ")]
 
 
-async def ids_of(reader: Reader, tailer: Tailer) -> list[str]:
+async def ids_of(reader: Follower[Cursor], tailer: Tailer) -> list[str]:
     """All that it hears until its job is over."""
     found: list[str] = []
     with anyio.fail_after(30):
@@ -54,7 +55,7 @@ async def ids_of(reader: Reader, tailer: Tailer) -> list[str]:
 async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_rest(node: Node) -> None:
     job = await node.claim(await node.enqueue())
     async with tailing(node) as tailer:
-        with tailer.reading(job.job_id, START) as sleeper, tailer.reading(job.job_id, START) as eager:
+        with tailer.following(job.job_id, START) as sleeper, tailer.following(job.job_id, START) as eager:
             heard: list[str] = []
 
             async def listen() -> None:
@@ -86,7 +87,7 @@ async def test_readers_of_large_events_hold_few_of_them_and_hear_all(node: Node)
     async with tailing(node) as tailer:
 
         async def listen(number: int) -> None:
-            with tailer.reading(job.job_id, START) as reader:
+            with tailer.following(job.job_id, START) as reader:
                 await eventually(partial(_has_come_to, reader, Cursor(1, 1)))
                 for _ in range(20):  # slow at first
                     await anyio.sleep(0.005)
@@ -117,8 +118,7 @@ async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node
         return True
 
     async with tailing(node) as tailer:
-        with tailer.reading(job.job_id, START) as reader:
-            reader.write_at_once = write_at_once
+        with tailer.following(job.job_id, START, write_at_once) as reader:
 
             async def write() -> None:
                 while text := await reader.next(10):
@@ -142,7 +142,7 @@ async def test_events_are_heard_while_redis_is_away(shared_postgres: str, folder
     with servers.valkey(folder) as redis_url:
         async with Node(url, redis_url, Config()).running() as node, tailing(node) as tailer:
             job = await node.claim(await node.enqueue())
-            with tailer.reading(job.job_id, START) as reader:
+            with tailer.following(job.job_id, START) as reader:
                 await eventually(lambda: _hears(tailer))
                 servers.kill_valkey(folder)
                 await tell(node, job, 3)
@@ -151,7 +151,7 @@ async def test_events_are_heard_while_redis_is_away(shared_postgres: str, folder
                 assert await ids_of(reader, tailer) == ["0-1", "1-0", "1-1", "1-2", "1-3", "1-4"]
 
 
-async def _has_come_to(reader: Reader, cursor: Cursor) -> bool:
+async def _has_come_to(reader: Follower[Cursor], cursor: Cursor) -> bool:
     return reader.cursor >= cursor
 
 
@@ -165,7 +165,7 @@ async def test_many_readers_share_one_connection_to_redis(node: Node) -> None:
         jobs = [await node.enqueue() for _ in range(20)]
         with contextlib.ExitStack() as stack:
             for job in jobs * 10:
-                stack.enter_context(tailer.reading(job.id, START))
+                stack.enter_context(tailer.following(job.id, START))
             await eventually(lambda: _hears(tailer))
 
             # One for 200 readers; two services of the node may have connected meanwhile.

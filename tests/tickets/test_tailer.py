@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from jobd.follow.tickets import ROOM, TicketTailer
+from jobd.follow.followers import ROOM
+from jobd.follow.tickets import TicketTailer
 from jobd.supervise.service import Handle
 from jobd.tickets.service import Desk, Wakeups
 from tests.tickets.factories import CONFIG, new_ticket
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from uuid import UUID
 
-    from jobd.follow.tickets import Reader
+    from jobd.follow.followers import Follower
     from jobd.store.postgres import Database
+    from jobd.wire.tickets import LogLine
 
 WAIT_S = 20.0
 #: As many edits in one go.
@@ -42,7 +44,7 @@ async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, Desk]]:
         handle.stop.set()
 
 
-async def told(reader: Reader, number: int) -> list[dict[str, Any]]:
+async def told(reader: Follower[int], number: int) -> list[dict[str, Any]]:
     """So many lines, as they come."""
     text = b""
     with anyio.fail_after(WAIT_S):
@@ -63,7 +65,7 @@ async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
     ticket = await new_ticket(db)
     await churn(db, ticket.ticket_id, 4)
     async with tailing(db) as (tailer, desk):
-        with tailer.reading(ticket.ticket_id) as first, tailer.reading(ticket.ticket_id, 3) as second:
+        with tailer.following(ticket.ticket_id, 0) as first, tailer.following(ticket.ticket_id, 3) as second:
             assert versions(await told(first, 5)) == [1, 2, 3, 4, 5]
             assert versions(await told(second, 2)) == [4, 5]
 
@@ -76,7 +78,7 @@ async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> 
     ticket = await new_ticket(db)
     elsewhere = Desk(db, lambda: CONFIG, Wakeups())
     async with tailing(db) as (tailer, _):
-        with tailer.reading(ticket.ticket_id, ticket.version) as reader:
+        with tailer.following(ticket.ticket_id, ticket.version) as reader:
             await elsewhere.decide("REJECT", ticket.ticket_id, by="bob")
 
             (line,) = await told(reader, 1)
@@ -87,7 +89,7 @@ async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> 
 async def test_lines_of_one_ticket_do_not_reach_readers_of_another(db: Database) -> None:
     ticket, other = await new_ticket(db), await new_ticket(db)
     async with tailing(db) as (tailer, desk):
-        with tailer.reading(ticket.ticket_id, 1) as reader, tailer.reading(other.ticket_id, 1):
+        with tailer.following(ticket.ticket_id, 1) as reader, tailer.following(other.ticket_id, 1):
             await desk.decide("REJECT", other.ticket_id, by="bob")
             await desk.decide("APPROVE", ticket.ticket_id, by="bob")
 
@@ -101,19 +103,44 @@ async def test_a_long_log_comes_whole_to_a_reader_that_was_passed_over(db: Datab
     number = 3 * ROOM
     await churn(db, ticket.ticket_id, number)
     async with tailing(db) as (tailer, _):
-        with tailer.reading(ticket.ticket_id) as slow, tailer.reading(ticket.ticket_id) as quick:
+        with tailer.following(ticket.ticket_id, 0) as slow, tailer.following(ticket.ticket_id, 0) as quick:
             assert versions(await told(quick, number + 1)) == list(range(1, number + 2))
-            assert not slow.has_room
+            assert not slow.has_room()
             assert slow.cursor <= number
 
             assert versions(await told(slow, number + 1)) == list(range(1, number + 2))
+
+
+async def test_a_reader_that_comes_while_logs_are_read_misses_nothing(db: Database) -> None:
+    """What is being read begins at the cursor of another reader, and is not for the one that has just come."""
+    ticket = await new_ticket(db)
+    await churn(db, ticket.ticket_id, 4)
+    late: list[Follower[int]] = []
+    with contextlib.ExitStack() as stack:
+
+        class SlowDesk(Desk):
+            async def log(self, after: Mapping[UUID, int]) -> dict[UUID, list[LogLine]]:
+                lines = await super().log(after)
+                if not late:
+                    late.append(stack.enter_context(tailer.following(ticket.ticket_id, 0)))
+                return lines
+
+        wakeups = Wakeups()
+        tailer = TicketTailer(SlowDesk(db, lambda: CONFIG, wakeups), wakeups)
+        with tailer.following(ticket.ticket_id, 3) as early:
+            await tailer.run_once([ticket.ticket_id])
+            assert versions(await told(early, 2)) == [4, 5]
+
+            await tailer.run_once([ticket.ticket_id])
+
+            assert versions(await told(late[0], 5)) == [1, 2, 3, 4, 5]
 
 
 async def test_the_end_of_the_service_ends_its_readers(db: Database) -> None:
     ticket = await new_ticket(db)
     with contextlib.ExitStack() as stack:
         async with tailing(db) as (tailer, _):
-            reader = stack.enter_context(tailer.reading(ticket.ticket_id, ticket.version))
+            reader = stack.enter_context(tailer.following(ticket.ticket_id, ticket.version))
 
         assert reader.is_over
         assert await reader.next(WAIT_S) == b""
