@@ -12,18 +12,19 @@ from jobd.http import (
     health,
     job_batch,
     jobs,
+    lease_holders,
     problems,
     queues,
-    reports,
     result,
     schemas,
     tasks,
     ticket_decisions,
     ticket_events,
     tickets,
-    worker,
+    worker_claim,
     worker_events,
-    workers,
+    worker_heartbeat,
+    worker_reports,
 )
 from jobd.http.descriptions import with_descriptions
 from jobd.http.endpoint import Endpoint, routes
@@ -31,19 +32,20 @@ from jobd.http.endpoint import Endpoint, routes
 if TYPE_CHECKING:
     from jobd.http.services import Services
 
-#: The first that fits answers, so what is called most stands first.
+#: All routes. Starlette tries them in this order, so those called most often come first.
 ENDPOINTS: tuple[Endpoint, ...] = with_descriptions(
     (
         *jobs.ENDPOINTS,
         *job_batch.ENDPOINTS,
-        *worker.ENDPOINTS,
-        *reports.ENDPOINTS,
+        *worker_heartbeat.ENDPOINTS,
+        *worker_claim.ENDPOINTS,
+        *worker_reports.ENDPOINTS,
         *worker_events.ENDPOINTS,
         *result.ENDPOINTS,
         *events.ENDPOINTS,
         *queues.ENDPOINTS,
         *tasks.ENDPOINTS,
-        *workers.ENDPOINTS,
+        *lease_holders.ENDPOINTS,
         *dead_letters.ENDPOINTS,
         *tickets.ENDPOINTS,
         *ticket_decisions.ENDPOINTS,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobd.http.workers import kind_of
+from jobd.http.lease_holders import kind_of
 from jobd.wire.progress import share_in
 
 if TYPE_CHECKING:

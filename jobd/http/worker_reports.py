@@ -1,8 +1,8 @@
-"""How an attempt ends, told by a worker over HTTP: complete, fail or release. The contract is in `wire/worker.py`.
+"""`POST /internal/worker/{complete,fail,release}`: an HTTP worker reports how its attempt ended.
 
-A report that is refused is an answer (200 with `ok` false), since the worker has to act on it. A problem document means
-that the report could not be read (the lease stands as it was: report something else) or that what came of it is not
-known (report the same again: it is idempotent by attempt).
+A refused report is an answer (200 with `ok` false), since the worker has to act on it. A problem document means that
+the report was invalid (the lease is unchanged: send another report) or that its outcome is not known (send the same
+report again: reports are idempotent by attempt).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobd.engine.results import ResultNotKept
 from jobd.host.masking import masked_text
 from jobd.http.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
 from jobd.http.endpoint import Call, json_answer, post
-from jobd.http.worker import check_worker_id, token_in
+from jobd.http.worker_request import check_worker_id, lease_token_in
 from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.complete import Completion
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Reports up to this are read right away.
-AT_ONCE_BYTES = 256 * 1024
-#: When to try again after the disk was full.
-NOT_KEPT_S = 5
-#: What a report may have around its result.
+#: Reports up to this size are parsed in the event loop, larger ones in a thread: parsing takes milliseconds a megabyte.
+PARSED_INLINE_BYTES = 256 * 1024
+#: Retry-After in seconds when the disk was too full to store a result.
+DISK_FULL_RETRY_S = 5
+#: Largest size in bytes of a report without its result.
 ENVELOPE_BYTES = 16 * 1024
-#: Of an error, with all that is going to be cut from its stack.
+#: Largest body in bytes of a failure report, before message and stack are cut.
 ERROR_BYTES = 16 * 1024 * 1024
+#: Bytes of an error message and of a stack trace that are stored.
 MESSAGE_BYTES = 4 * 1024
 STACK_BYTES = 16 * 1024
 
@@ -56,7 +57,7 @@ STACK_BYTES = 16 * 1024
 
 
 class _Completion(NamedTuple):
-    #: Without the result.
+    #: The report with its result removed.
     report: wire.CompleteRequest
     result: bytes
     outcome_hash: bytes
@@ -76,7 +77,7 @@ async def complete(call: Call) -> Response:
         Completion(
             job_id=report.job_id,
             attempt_id=report.attempt_id,
-            lease_token=token_in(report.lease_token),
+            lease_token=lease_token_in(report.lease_token),
             outcome_hash=outcome_hash,
         ),
         result,
@@ -85,7 +86,7 @@ async def complete(call: Call) -> Response:
     if isinstance(answer, (Completed, AlreadyFinished)):
         replay = True if isinstance(answer, AlreadyFinished) else UNSET
         return json_answer(wire.CompleteAnswer(ok=True, ack=True, replay=replay))
-    # The file stays, for a row may name it: the same result was accepted before. If none does, the janitor sweeps it.
+    # The result file stays: if the same result was accepted before, a row names it; otherwise the janitor deletes it.
     reason = await _reason(call, report.job_id, answer)
     return json_answer(wire.CompleteAnswer(ok=False, ack=True, reason=reason))
 
@@ -94,14 +95,14 @@ async def _read_completion(call: Call, limit: int) -> _Completion:
     check_content_type(call.request, JSON_TYPES)
     raw = await read_bytes(call.request, limit + ENVELOPE_BYTES)
     try:
-        if len(raw) <= AT_ONCE_BYTES:
-            told = _completion_in(raw)
-        else:  # in a thread, since this takes some milliseconds a megabyte
-            told = await to_thread.run_sync(_completion_in, raw, limiter=call.services.results.limiter)
-    except TooDeep as error:  # nothing but the result can be
+        if len(raw) <= PARSED_INLINE_BYTES:
+            completion = _completion_in(raw)
+        else:
+            completion = await to_thread.run_sync(_completion_in, raw, limiter=call.services.results.limiter)
+    except TooDeep as error:  # only the result can be deep
         raise ApiError("result_too_deep", f"{error}; report it as text, or call fail") from None
-    check_worker_id(told.report.worker_id)
-    return told
+    check_worker_id(completion.report.worker_id)
+    return completion
 
 
 def _completion_in(raw: bytes) -> _Completion:
@@ -111,7 +112,7 @@ def _completion_in(raw: bytes) -> _Completion:
 
 
 async def _with_result(call: Call, completion: Completion, result: bytes) -> Completion:
-    """The report with its result in it, or with the file that it now lies in."""
+    """The completion with its result inline, or with the name of the file that the result was written to."""
     try:
         result_ref = await call.services.results.keep(completion, result)
     except ResultNotKept as error:
@@ -119,7 +120,7 @@ async def _with_result(call: Call, completion: Completion, result: bytes) -> Com
         raise ApiError(
             "result_not_kept",
             f"jobd's disk does not take the result of {len(result)} bytes; report it again in a while, or call fail",
-            headers={"Retry-After": str(NOT_KEPT_S)},
+            headers={"Retry-After": str(DISK_FULL_RETRY_S)},
         ) from None
     if result_ref is not None:
         return msgspec.structs.replace(completion, result_ref=result_ref)
@@ -137,7 +138,7 @@ async def fail(call: Call) -> Response:
         Failure(
             job_id=report.job_id,
             attempt_id=report.attempt_id,
-            lease_token=token_in(report.lease_token),
+            lease_token=lease_token_in(report.lease_token),
             error=error.decode(),
             retryable=report.error.retryable,
             outcome_hash=hashlib.sha256(error).digest(),
@@ -177,7 +178,7 @@ def _kept(error: wire.JobError) -> wire.JobError:
 
 
 def _cut(text: str, most: int) -> str:
-    """So many bytes of UTF-8 at most, and whole characters."""
+    """The text cut to at most `most` bytes of UTF-8, without splitting a character."""
     return text if len(text) * 4 <= most else text[:most].encode()[:most].decode(errors="ignore")
 
 
@@ -187,7 +188,7 @@ def _cut(text: str, most: int) -> str:
 async def release(call: Call) -> Response:
     report = await read_json(call.request, wire.ReleaseRequest, ENVELOPE_BYTES)
     check_worker_id(report.worker_id)
-    lease_token = token_in(report.lease_token)
+    lease_token = lease_token_in(report.lease_token)
     held = Held(job_id=report.job_id, attempt_id=report.attempt_id, lease_token=lease_token)
     return json_answer(await _released(call, report.job_id, await call.services.engine.release(held)))
 

@@ -1,4 +1,4 @@
-"""`GET /v1/workers`: who works right now, and on what."""
+"""`GET /v1/workers`: who holds leases right now (slots, HTTP workers, raw Redis workers), and on which jobs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import msgspec
 
 from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
-from jobd.http.worker import RAW_OWNER
-from jobd.lifecycle.workers import HeldJob as Held
-from jobd.lifecycle.workers import Holder, list_held_jobs, list_workers
+from jobd.http.worker_request import RAW_OWNER
+from jobd.lifecycle.workers import HeldJob, Holder, list_held_jobs, list_workers
 from jobd.wire import workers as wire
 from jobd.wire.milliseconds import ms
 from jobd.wire.progress import share_in
@@ -19,12 +18,13 @@ from jobd.wire.progress import share_in
 if TYPE_CHECKING:
     from starlette.responses import Response
 
+#: Workers in an answer when the query names no limit.
 PAGE = 100
 PARAMETERS = (
     Parameter("limit", wire.WorkerLimit, "At most so many workers; 100 without it."),
     Parameter("held", wire.HeldLimit, "At most so many of the jobs that they hold; none without it."),
 )
-#: How the slots of a jobd are called: its host and the id of this start.
+#: Owner id of the slots of a jobd: its host name and the incarnation (a random UUID of this start).
 _NODE = re.compile(r"[^:]+:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
@@ -33,8 +33,8 @@ async def get_workers(call: Call) -> Response:
     most_held = query.get("held", 0)
     holders, total = await list_workers(call.services.database, most=query.get("limit", PAGE))
     held = await list_held_jobs(call.services.database, most=most_held) if most_held else []
-    workers = [_worker(one) for one in holders]
-    return json_answer(wire.Workers(workers=workers, total=total, held=[_held(one) for one in held]))
+    workers = [_worker(holder) for holder in holders]
+    return json_answer(wire.Workers(workers=workers, total=total, held=[_held(job) for job in held]))
 
 
 def _worker(holder: Holder) -> wire.Worker:
@@ -54,7 +54,7 @@ def kind_of(owner_id: str) -> Literal["slots", "http", "redis"]:
     return "slots" if _NODE.fullmatch(owner_id) else "http"
 
 
-def _held(job: Held) -> wire.HeldJob:
+def _held(job: HeldJob) -> wire.HeldJob:
     return wire.HeldJob(
         job_id=job.job_id,
         task=job.task,
