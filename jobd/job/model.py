@@ -1,9 +1,8 @@
 """What decisions read, and what they answer.
 
 Instants are seconds on one clock, the database's; its zero does not matter. An answer carries everything that has to be
-written, so applying it needs no second look at the command.
+written.
 
-    commands    Claim  Heartbeat  Complete  Fail  Release  Cancel  Reap
     changes     Claimed  Renewed  Completed  Requeued  DeadLettered  Canceled  CancelRequested
     refusals    NotClaimable  LeaseLost  Superseded  Conflicting  NotReapable  AlreadyFinal  NotDeadLettered
     replays     AlreadyFinished
@@ -64,51 +63,6 @@ class JobView(Struct, frozen=True, kw_only=True):
     closed: tuple[ClosedAttempt, ...] = ()
     #: the dead letter that this job runs again
     redriven_from: str | None = None
-
-
-# Commands
-
-
-class Claim(Struct, frozen=True, kw_only=True):
-    #: a fresh pair, never used before
-    claim: ClaimRef
-    ttl_s: float
-    #: what the message said; None when the job was found in the table itself
-    enqueue_id: int | None
-
-
-class Heartbeat(Struct, frozen=True, kw_only=True):
-    lease_token: str
-    ttl_s: float
-    #: a holder that shows the version it knows loses when it has moved
-    claim_version: int | None = None
-
-
-class Complete(Struct, frozen=True):
-    claim: ClaimRef
-
-
-class Fail(Struct, frozen=True, kw_only=True):
-    claim: ClaimRef
-    retryable: bool
-    jitter: float
-
-
-class Release(Struct, frozen=True):
-    claim: ClaimRef
-
-
-class Cancel(Struct, frozen=True):
-    pass
-
-
-class Reap(Struct, frozen=True, kw_only=True):
-    #: the attempt whose lease was seen to have expired
-    attempt_id: str
-    jitter: float
-
-
-Command = Claim | Heartbeat | Complete | Fail | Release | Cancel | Reap
 
 
 # Changes
@@ -220,15 +174,3 @@ class NotDeadLettered(Struct, frozen=True):
 
 Ended = Requeued | DeadLettered | Canceled
 Refused = AlreadyFinished | Conflicting | Superseded
-Answer = (
-    Claimed
-    | Renewed
-    | Completed
-    | CancelRequested
-    | Ended
-    | NotClaimable
-    | LeaseLost
-    | Refused
-    | NotReapable
-    | AlreadyFinal
-)

@@ -18,21 +18,14 @@ from msgspec.structs import replace
 
 from jobd.job.machine import decide_redrive
 from jobd.job.model import (
-    Cancel,
     Canceled,
-    Claim,
     Claimed,
     ClaimRef,
     ClosedAttempt,
-    Complete,
     DeadLettered,
-    Fail,
-    Heartbeat,
     JobView,
     Lease,
     NotClaimable,
-    Reap,
-    Release,
     Renewed,
     Requeued,
 )
@@ -50,6 +43,7 @@ from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held as Holder
 from jobd.store.ids import new_id
 from tests.support.factories import empty, new_job
+from tests.support.job_model import Cancel, Claim, Complete, Fail, Heartbeat, Reap, Release
 from tests.unit.test_machine_properties import POLICY, STEPS, TTL, Held, History
 
 if TYPE_CHECKING:
@@ -58,8 +52,8 @@ if TYPE_CHECKING:
     import asyncpg
     from anyio.from_thread import BlockingPortal
 
-    from jobd.job.model import Answer, Command
     from jobd.store.postgres import Database
+    from tests.support.job_model import Answer, Command
 
 T = TypeVar("T")
 

@@ -19,7 +19,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import MultipleResults, initialize, multiple, precondition, rule, run_state_machine_as_test
 
-from jobd.job.model import Complete, Heartbeat, Reap
 from jobd.lifecycle import claim as claim_verb
 from jobd.lifecycle import complete as complete_verb
 from jobd.lifecycle import fail as fail_verb
@@ -29,6 +28,7 @@ from jobd.lifecycle import release as release_verb
 from jobd.lifecycle.reap import reap
 from jobd.store.postgres import Database
 from tests.lifecycle.table_history import TableHistory, Tables, forged
+from tests.support.job_model import Complete, Heartbeat, Reap
 from tests.unit.test_machine_properties import (
     AGES,
     BROKEN,
@@ -49,7 +49,7 @@ from tests.unit.test_machine_properties import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jobd.job.model import Answer
+    from tests.support.job_model import Answer
 
 CI = settings(SETTINGS, max_examples=40, stateful_step_count=40)
 LONG = settings(SETTINGS, max_examples=500, stateful_step_count=80)

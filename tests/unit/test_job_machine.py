@@ -7,25 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from jobd.job import diagram
-from jobd.job.apply import apply
 from jobd.job.machine import TRANSITIONS, decide_heartbeat, decide_redrive
 from jobd.job.model import (
     AlreadyFinal,
     AlreadyFinished,
-    Answer,
-    Cancel,
     Canceled,
     CancelRequested,
-    Claim,
     Claimed,
     ClaimRef,
-    Command,
-    Complete,
     Completed,
     Conflicting,
     DeadLettered,
-    Fail,
-    Heartbeat,
     JobView,
     Lease,
     LeaseLost,
@@ -33,8 +25,6 @@ from jobd.job.model import (
     NotClaimableReason,
     NotDeadLettered,
     NotReapable,
-    Reap,
-    Release,
     Renewed,
     Requeued,
     Superseded,
@@ -49,6 +39,7 @@ from jobd.job.status import (
     task_run_status,
     worker_status,
 )
+from tests.support.job_model import Answer, Cancel, Claim, Command, Complete, Fail, Heartbeat, Reap, Release, apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

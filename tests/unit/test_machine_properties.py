@@ -23,30 +23,21 @@ from hypothesis.stateful import (
 )
 
 from jobd.job import machine
-from jobd.job.apply import apply
 from jobd.job.machine import TRANSITIONS, decide_redrive
 from jobd.job.model import (
     AlreadyFinished,
-    Answer,
-    Cancel,
     Canceled,
-    Claim,
     Claimed,
     ClaimRef,
-    Command,
-    Complete,
     Completed,
     DeadLettered,
-    Fail,
-    Heartbeat,
     JobView,
-    Reap,
-    Release,
     Renewed,
     Requeued,
 )
 from jobd.job.retry import RetryPolicy
 from jobd.job.status import FINAL_STATUSES, AttemptOutcome, JobStatus
+from tests.support.job_model import Answer, Cancel, Claim, Command, Complete, Fail, Heartbeat, Reap, Release, apply
 
 TTL = 60.0
 POLICY = RetryPolicy(base_s=1.0, cap_s=40.0)

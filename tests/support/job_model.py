@@ -1,33 +1,34 @@
-"""A job in memory: the machine driven as a whole, command by command.
+"""A job in memory: the pure machine driven as a whole, command by command.
 
 Tests drive it alone, and as the model that the database must agree with.
+
+    commands    Claim  Heartbeat  Complete  Fail  Release  Cancel  Reap
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from jobd.job import machine
 from jobd.job.model import (
-    Answer,
-    Cancel,
+    AlreadyFinal,
     Canceled,
     CancelRequested,
-    Claim,
     Claimed,
+    ClaimRef,
     ClosedAttempt,
-    Command,
-    Complete,
     Completed,
     DeadLettered,
-    Fail,
-    Heartbeat,
+    Ended,
     JobView,
-    Reap,
-    Release,
+    LeaseLost,
+    NotClaimable,
+    NotReapable,
+    Refused,
     Renewed,
     Requeued,
 )
@@ -35,6 +36,60 @@ from jobd.job.status import AttemptOutcome, JobStatus
 
 if TYPE_CHECKING:
     from jobd.job.retry import RetryPolicy
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    #: a fresh pair, never used before
+    claim: ClaimRef
+    ttl_s: float
+    #: what the message said; None when the job was found in the table itself
+    enqueue_id: int | None
+
+
+class Heartbeat(Struct, frozen=True, kw_only=True):
+    lease_token: str
+    ttl_s: float
+    #: a holder that shows the version it knows loses when it has moved
+    claim_version: int | None = None
+
+
+class Complete(Struct, frozen=True):
+    claim: ClaimRef
+
+
+class Fail(Struct, frozen=True, kw_only=True):
+    claim: ClaimRef
+    retryable: bool
+    jitter: float
+
+
+class Release(Struct, frozen=True):
+    claim: ClaimRef
+
+
+class Cancel(Struct, frozen=True):
+    pass
+
+
+class Reap(Struct, frozen=True, kw_only=True):
+    #: the attempt whose lease was seen to have expired
+    attempt_id: str
+    jitter: float
+
+
+Command = Claim | Heartbeat | Complete | Fail | Release | Cancel | Reap
+Answer = (
+    Claimed
+    | Renewed
+    | Completed
+    | CancelRequested
+    | Ended
+    | NotClaimable
+    | LeaseLost
+    | Refused
+    | NotReapable
+    | AlreadyFinal
+)
 
 
 def apply(job: JobView, command: Command, *, now: float, policy: RetryPolicy) -> tuple[JobView, Answer]:
