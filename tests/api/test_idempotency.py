@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from tests.support.daemon import poll
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ def test_redis_learns_which_job_a_key_stands_for(api: Api, daemon: Jobd, key: st
     job = send(api, key).json
 
     with client(daemon) as connection:
-        poll(lambda: connection.get(f"idempotency:{key}") is not None, 10, daemon.log)
+        wait_until(lambda: connection.get(f"idempotency:{key}") is not None, daemon.log, 10)
         assert connection.get(f"idempotency:{key}") == job["job_id"]
         assert 0 < connection.ttl(f"idempotency:{key}") <= 77
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from jobd.http.heartbeat_limit import MOST
 from tests.api.test_events import claim, submit
-from tests.support.daemon import poll
 from tests.support.http import Api
 from tests.support.sse import Stream
+from tests.support.wait import wait_until
 from tests.support.workerless import CONFIG, workerless_daemon
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def test_jobs_that_run_while_the_disk_gets_low_drop_their_log_and_end_well(
     tell("log", "progress")
     file.write_text("[queues.told]\nslots = 0\n[limits]\nmin_free_mb = 10000000\n")
     daemon.signal(signal.SIGHUP)
-    poll(lambda: api("POST", "/v1/jobs", {"task": "chat", "payload": {}}).code == "disk_low", 20, daemon.log)
+    wait_until(lambda: api("POST", "/v1/jobs", {"task": "chat", "payload": {}}).code == "disk_low", daemon.log, 20)
     tell("log", "progress", "token")
     tell("log", "log")
     ended = api("POST", "/internal/worker/complete", {**held, "result": 1})

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.daemon import poll
 from tests.support.database_workers import database_workers
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +91,7 @@ def test_what_is_still_to_be_told_is_counted(api: Api) -> None:
 
     submit(api)
 
-    poll(nothing_left, 10, lambda: api("GET", "/v1/stats").json)
+    wait_until(nothing_left, lambda: api("GET", "/v1/stats").json, 10)
 
 
 # A full queue
@@ -123,4 +123,4 @@ def test_a_full_queue_says_when_to_come_again(small: Jobd) -> None:
 
         assert (whole.status, whole.json["index"]) == (429, 1)
         assert after.status == 202
-        poll(lambda: api("GET", "/v1/queues").json["queues"][0]["drain_per_s"], 10, lambda: "no rate was found")
+        wait_until(lambda: api("GET", "/v1/queues").json["queues"][0]["drain_per_s"], "no rate was found", 10)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
-from tests.support.daemon import poll
 from tests.support.http import Api
+from tests.support.wait import wait_until
 from tests.support.workerless import CONFIG, KEPT, InBackground, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_redis_has_the_name_of_a_large_result_and_not_the_result(workerless: Wor
     client = redis.Redis.from_url(workerless.daemon.addresses["REDIS_URL"], decode_responses=True)
 
     with client:
-        poll(lambda: client.hget(f"job:{job_id}", "status") == "done", 10, workerless.daemon.log)
+        wait_until(lambda: client.hget(f"job:{job_id}", "status") == "done", workerless.daemon.log, 10)
         fields: Any = client.hgetall(f"job:{job_id}")
 
     assert (fields["result"], fields["result_ref"]) == ("", workerless.read(job_id)["result_ref"])
@@ -121,7 +121,7 @@ def test_reader_who_leaves_early_leaves_nothing_open(workerless: WorkerlessDaemo
 
     connection.close()
 
-    poll(lambda: not open_results(workerless), 10, lambda: f"still open: {open_results(workerless)}")
+    wait_until(lambda: not open_results(workerless), lambda: f"still open: {open_results(workerless)}", 10)
 
 
 def open_results(workerless: WorkerlessDaemon) -> list[str]:
@@ -262,10 +262,10 @@ def test_result_goes_with_its_job_and_both_are_gone(forgetful: WorkerlessDaemon)
     job_id = done(forgetful, LARGE)
     address = f"/v1/jobs/{job_id}/result"
 
-    poll(lambda: forgetful.api("GET", address).code == "gone_job", 12, forgetful.daemon.log)
+    wait_until(lambda: forgetful.api("GET", address).code == "gone_job", forgetful.daemon.log, 12)
 
     assert forgetful.api("GET", address).status == 410
-    poll(lambda: files_of(forgetful, job_id) == [], 20, lambda: f"{files_of(forgetful, job_id)} stays")
+    wait_until(lambda: files_of(forgetful, job_id) == [], lambda: f"{files_of(forgetful, job_id)} stays", 20)
 
 
 # The worst
@@ -278,13 +278,13 @@ def test_crash_between_file_and_commit_leaves_a_job_that_runs_again() -> None:
         with workerless.locked("leases"):
             InBackground(_ignoring_errors, workerless.complete, held, LARGE)
             workerless.until_someone_waits_for_a_lock()
-            poll(lambda: files_of(workerless, job_id), 10, lambda: "no file is written")
+            wait_until(lambda: files_of(workerless, job_id), "no file is written", 10)
             workerless.daemon.signal(signal.SIGKILL)
             workerless.daemon.wait()
         workerless.daemon.start().until_ready()
         workerless.api = Api(workerless.daemon.address)
 
-        poll(lambda: workerless.read(job_id)["status"] == "queued", 15, workerless.daemon.log)
+        wait_until(lambda: workerless.read(job_id)["status"] == "queued", workerless.daemon.log, 15)
         claimed = workerless.claim()
         assert claimed["job_id"] == job_id
         workerless.complete({"worker_id": "w-2", **{name: claimed[name] for name in KEPT}}, LARGE)

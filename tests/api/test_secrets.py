@@ -20,9 +20,10 @@ import pytest
 
 from jobd.auth.token import new_token
 from jobd.http.app import ENDPOINTS
-from tests.support.daemon import Jobd, poll, run_jobd
+from tests.support.daemon import Jobd, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.raw_http import exchange
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,9 +86,9 @@ def use_tokens(exercised: ExercisedDaemon) -> None:
     data_dir = ("--data-dir", str(exercised.daemon.data_dir))
     made = run_jobd("token", "create", "--name", "made", "--scope", "client", *data_dir).stdout.strip()
     exercised.secrets += [made, made[14:]]
-    poll(lambda: exercised.call("GET", "/v1/queues", token=made).status == 200, 20, exercised.log)
+    wait_until(lambda: exercised.call("GET", "/v1/queues", token=made).status == 200, exercised.log, 20)
     run_jobd("token", "revoke", "made", *data_dir)
-    poll(lambda: exercised.call("GET", "/v1/queues", token=made).status in (401, 429), 20, exercised.log)
+    wait_until(lambda: exercised.call("GET", "/v1/queues", token=made).status in (401, 429), exercised.log, 20)
 
 
 def live_a_life(exercised: ExercisedDaemon) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema_rs
 import pytest
 
-from tests.support.daemon import poll
+from tests.support.wait import wait_until
 from tests.support.workerless import WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def task(workerless: WorkerlessDaemon, name: str) -> Any:
 
 
 def until_it_ends(workerless: WorkerlessDaemon, job_id: str) -> Any:
-    poll(lambda: workerless.read(job_id)["status"] in ("done", "error"), 30, lambda: str(workerless.read(job_id)))
+    wait_until(lambda: workerless.read(job_id)["status"] in ("done", "error"), lambda: str(workerless.read(job_id)), 30)
     return workerless.read(job_id)
 
 

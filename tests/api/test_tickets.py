@@ -59,7 +59,7 @@ def test_an_approved_ticket_is_carried_out_and_leaves_a_whole_trail(tickets: Tic
     assert (ticket["status"], ticket["created_by"], ticket["approved_by"]) == ("NEW", "ann", None)
 
     assert tickets.decide(ticket["ticket_id"], "approve", why="looks right").status == 200
-    done = tickets.until(ticket["ticket_id"], "DONE")
+    done = tickets.wait_for_status(ticket["ticket_id"], "DONE")
     trail = tickets.trail(ticket["ticket_id"])
 
     assert done["approved_by"] == "bob"
@@ -93,7 +93,7 @@ def test_an_approved_ticket_is_carried_out_and_leaves_a_whole_trail(tickets: Tic
 def test_a_failed_gate_blocks_the_ticket_and_says_what_to_do(tickets: TicketDaemon, gate: dict[str, Any]) -> None:
     ticket_id = tickets.approved(gates=[gate])
 
-    blocked = tickets.until(ticket_id, "BLOCKED")
+    blocked = tickets.wait_for_status(ticket_id, "BLOCKED")
     trail = tickets.trail(ticket_id)
 
     check_artifacts(tickets, trail)
@@ -105,10 +105,10 @@ def test_a_failed_gate_blocks_the_ticket_and_says_what_to_do(tickets: TicketDaem
 
 def test_an_unblocked_ticket_runs_again(tickets: TicketDaemon) -> None:
     ticket_id = tickets.approved(gates=[{"type": "minimum", "pointer": "/n", "value": 2}])
-    tickets.until(ticket_id, "BLOCKED")
+    tickets.wait_for_status(ticket_id, "BLOCKED")
 
     assert tickets.decide(ticket_id, "unblock", why="once more").json["status"] == "TODO"
-    tickets.until(ticket_id, "BLOCKED")
+    tickets.wait_for_status(ticket_id, "BLOCKED")
     trail = tickets.trail(ticket_id)
 
     check_artifacts(tickets, trail)
@@ -119,10 +119,10 @@ def test_an_unblocked_ticket_runs_again(tickets: TicketDaemon) -> None:
 def test_a_sign_off_is_waited_for_and_then_ends_the_ticket(tickets: TicketDaemon) -> None:
     ticket_id = tickets.approved(gates=[{"type": "sign_off"}])
 
-    waiting = tickets.until(ticket_id, "IN_PROGRESS", "SIGN_OFF")
+    waiting = tickets.wait_for_status(ticket_id, "IN_PROGRESS", "SIGN_OFF")
     by_author = tickets.ann("POST", f"/v1/tickets/{ticket_id}/sign-off", {})
     signed = tickets.decide(ticket_id, "sign-off", why="good")
-    tickets.until(ticket_id, "DONE")
+    tickets.wait_for_status(ticket_id, "DONE")
     trail = tickets.trail(ticket_id)
 
     check(tickets, "ticket", waiting)
@@ -135,10 +135,10 @@ def test_a_sign_off_is_waited_for_and_then_ends_the_ticket(tickets: TicketDaemon
 
 def test_a_refused_sign_off_fails_the_gate(tickets: TicketDaemon) -> None:
     ticket_id = tickets.approved(gates=[{"type": "sign_off"}])
-    tickets.until(ticket_id, "IN_PROGRESS", "SIGN_OFF")
+    tickets.wait_for_status(ticket_id, "IN_PROGRESS", "SIGN_OFF")
 
     assert tickets.ann("POST", f"/v1/tickets/{ticket_id}/sign-off", {"accept": False, "why": "wrong"}).status == 200
-    tickets.until(ticket_id, "BLOCKED")
+    tickets.wait_for_status(ticket_id, "BLOCKED")
 
     trail = tickets.trail(ticket_id)
     check_artifacts(tickets, trail)
@@ -147,13 +147,13 @@ def test_a_refused_sign_off_fails_the_gate(tickets: TicketDaemon) -> None:
 
 def test_a_done_ticket_is_not_approved_again_but_can_be_reopened(tickets: TicketDaemon) -> None:
     ticket_id = tickets.approved()
-    done = tickets.until(ticket_id, "DONE")
+    done = tickets.wait_for_status(ticket_id, "DONE")
 
     again = tickets.decide(ticket_id, "approve")
     by_author = tickets.ann("POST", f"/v1/tickets/{ticket_id}/reopen", {})
     untouched = tickets.ticket(ticket_id)
     reopened = tickets.decide(ticket_id, "reopen", why="not what was wanted")
-    tickets.until(ticket_id, "DONE")
+    tickets.wait_for_status(ticket_id, "DONE")
 
     assert (again.status, again.code) == (409, "illegal_transition")
     assert (by_author.status, by_author.code) == (403, "four_eyes")
@@ -309,7 +309,7 @@ def test_a_stream_tells_every_change_once_and_in_order(tickets: TicketDaemon) ->
 
 def test_a_stream_goes_on_behind_the_cursor_of_the_one_before(tickets: TicketDaemon) -> None:
     ticket_id = tickets.approved()
-    tickets.until(ticket_id, "DONE")
+    tickets.wait_for_status(ticket_id, "DONE")
     whole = TicketStreamReader(tickets, ticket_id, "DONE").end()[1:]
 
     for n in range(len(whole) - 1):

@@ -29,11 +29,11 @@ from jobd.config.model import Auth, Config, Server, Token
 from jobd.store.migrate import migrate
 from jobd.store.postgres import connect
 from jobd.wire.problems import ApiError
-from tests.support.daemon import Jobd, poll, run_jobd
+from tests.support.daemon import Jobd, run_jobd
 from tests.support.http import Answer, Api
 from tests.support.node import new_database
 from tests.support.sse import Stream
-from tests.support.wait import slowness
+from tests.support.wait import slowness, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -303,12 +303,12 @@ def call(daemon: Jobd, text: str | None = None, path: str = PATH) -> Answer:
 
 
 def until_good(daemon: Jobd, text: str) -> None:
-    poll(lambda: call(daemon, text).status == 200, REVOKED_S, daemon.log)
+    wait_until(lambda: call(daemon, text).status == 200, daemon.log, REVOKED_S)
 
 
 def until_refused(daemon: Jobd, text: str | None = None) -> None:
     """429 when it was tried too often."""
-    poll(lambda: call(daemon, text).status in (401, 429), REVOKED_S, daemon.log)
+    wait_until(lambda: call(daemon, text).status in (401, 429), daemon.log, REVOKED_S)
 
 
 @pytest.fixture(scope="module")
@@ -432,7 +432,7 @@ def test_what_waits_or_listens_ends_with_its_token_and_nothing_else_does(guarded
         assert [(one.result().status, one.result().code) for one in waits] == [(401, "unauthorized")] * 4
         assert api("POST", f"{job}/cancel").status == 200
         for stream in others[:2]:
-            assert "canceled" in [event.type for event in until(stream, "canceled")]
+            assert "canceled" in [event.type for event in read_until(stream, "canceled")]
 
 
 def end_of(stream: Stream) -> None:
@@ -441,7 +441,7 @@ def end_of(stream: Stream) -> None:
             pass
 
 
-def until(stream: Stream, kind: str) -> Iterator[Sent]:
+def read_until(stream: Stream, kind: str) -> Iterator[Sent]:
     for event in stream:
         yield event
         if event.type == kind:

@@ -17,10 +17,10 @@ from jobd.follow import jobs as tailer_module
 from jobd.http.wait import wait_for_job
 from jobd.job.history import BEYOND
 from jobd.lifecycle.events import read_history
-from tests.support.daemon import poll
 from tests.support.database_workers import database_workers
 from tests.support.http import Api
 from tests.support.node import tailing
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ def test_a_wait_ends_when_jobd_stops(jobd: Callable[..., Jobd], folder: Path) ->
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(api, "GET", f"/v1/jobs/{job_id}?wait_s=60")
         with database_workers(daemon.addresses["DATABASE_URL"]) as workers:
-            poll(lambda: workers.rows(WAITS), 10, daemon.log)
+            wait_until(lambda: workers.rows(WAITS), daemon.log, 10)
 
         daemon.signal(signal.SIGTERM)
 

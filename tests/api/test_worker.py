@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.daemon import poll
+from tests.support.wait import wait_until
 from tests.support.workerless import KEPT, InBackground, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def test_wait_beyond_a_minute_is_cut_and_the_worker_is_told(workerless: Workerle
 def test_streams_are_served_in_the_order_of_the_claim(workerless: WorkerlessDaemon) -> None:
     jobs = {queue: workerless.submit(queue=queue) for queue in ("slow", "default", "gpu")}
     wanted = ["jobs:stream:gpu", "jobs:stream:slow", "jobs:stream:gpu", "jobs:stream", "jobs:stream:slow"]
-    poll(lambda: workerless.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+    wait_until(lambda: workerless.rows("SELECT FROM outbox") == [], "jobs are not told", 10)
     workerless.claim("jobs:stream:gpu", max_wait_ms=0, worker_id="early")
 
     got = [workerless.claim(*wanted)["job_id"] for _ in range(2)]
@@ -162,7 +162,7 @@ def claim_many(
 
 def test_claim_of_many_brings_what_is_there_and_no_more_than_asked_for(workerless: WorkerlessDaemon) -> None:
     jobs = {workerless.submit(queue="slow", payload={"n": n}) for n in range(3)}
-    poll(lambda: workerless.rows("SELECT FROM outbox") == [], 10, lambda: "jobs are not told")
+    wait_until(lambda: workerless.rows("SELECT FROM outbox") == [], "jobs are not told", 10)
 
     answers = [claim_many(workerless, 2), claim_many(workerless, 2)]
 

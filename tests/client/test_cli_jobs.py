@@ -12,8 +12,9 @@ import pytest
 
 from jobd import Client
 from tests.api.test_events import claim, complete
-from tests.support.daemon import environment, poll, run_jobd
+from tests.support.daemon import environment, run_jobd
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,7 +203,7 @@ def test_a_token_comes_from_a_file_or_a_variable(folder: Path, jobd: Any) -> Non
     made = run_jobd("token", "create", "--name", "me", "--scope", "client", "--data-dir", str(daemon.data_dir))
     (folder / "token").write_text(made.stdout)
     here = ("submit", "chat", "--url", daemon.addresses["JOBD_URL"])
-    poll(lambda: run_jobd(*here).returncode == 77, 10.0, daemon.log)
+    wait_until(lambda: run_jobd(*here).returncode == 77, daemon.log, 10.0)
 
     by_file = run_jobd(*here, "--token-file", str(folder / "token"))
     by_variable = run_jobd(*here, JOBD_TOKEN=made.stdout.strip())

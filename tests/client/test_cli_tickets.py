@@ -188,7 +188,7 @@ def test_list_is_a_table_on_a_terminal(call: Call, url: str) -> None:
 
     with terminal("ticket", "list", "--created-by", person, "--url", url, columns=160, COLUMNS="160") as screen:
         code = screen.end()
-        screen.until("TICKET", "STATUS", "WRITTEN BY", "NEW", "Count the cats")
+        screen.wait_for("TICKET", "STATUS", "WRITTEN BY", "NEW", "Count the cats")
 
     assert code == 0
 

@@ -16,9 +16,9 @@ from jobd.client import Conflict, Refused, Unreachable
 from jobd.wire.sse import Message, Parser
 from tests.api.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
-from tests.support.daemon import poll
 from tests.support.http import Api
 from tests.support.proxy import proxy
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ class Reading(threading.Thread):
         self.seen.extend(self._events)
 
     def until_seen(self, number: int) -> None:
-        poll(lambda: len(self.seen) >= number, 15.0, lambda: f"only {shown(self.seen)}")
+        wait_until(lambda: len(self.seen) >= number, lambda: f"only {shown(self.seen)}", 15.0)
 
     def until_over(self) -> list[str]:
         self.join(15)
@@ -118,7 +118,7 @@ def test_leaving_early_hangs_up(connect: Connect, client: Client, daemon: Jobd, 
         assert line.open == 1
         events.close()
 
-        poll(lambda: line.open == 0, 20, lambda: "the line is still open")
+        wait_until(lambda: line.open == 0, "the line is still open", 20)
 
 
 # -- cut lines ----------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def stubbornly(call: Callable[[], Any]) -> Any:
             return bool(answer.status == 200)
         return False
 
-    poll(answered, 15.0, lambda: str(answers))
+    wait_until(answered, lambda: str(answers), 15.0)
     return answers[-1]
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.daemon import poll
 from tests.support.workerless import InBackground, WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -73,11 +72,6 @@ def worker(
         process.wait()
 
 
-def until(workerless: WorkerlessDaemon, job_id: str, status: str) -> Any:
-    poll(lambda: workerless.read(job_id)["status"] == status, 15, lambda: workerless.read(job_id))
-    return workerless.read(job_id)
-
-
 def attempts_of(workerless: WorkerlessDaemon, job_id: str) -> list[tuple[Any, ...]]:
     return workerless.rows("SELECT owner_id, outcome FROM attempts WHERE job_id = $1 ORDER BY number", job_id)
 
@@ -87,7 +81,7 @@ def test_jobs_of_both_streams_are_done(workerless: WorkerlessDaemon, language: s
     jobs = [workerless.submit(queue=queue, payload={"n": n}) for n, queue in enumerate(["default", "urgent"] * 5)]
 
     with worker(workerless, language, "one"):
-        done = [until(workerless, job_id, "done") for job_id in jobs]
+        done = [workerless.wait_for_status(job_id, "done") for job_id in jobs]
 
     assert [job["result"] for job in done] == [{"echo": {"n": n}} for n in range(10)]
     assert {tuple(attempts_of(workerless, job_id)) for job_id in jobs} == {(("one", "done"),)}
@@ -98,7 +92,7 @@ def test_failure_is_the_jobs_error(workerless: WorkerlessDaemon, language: str) 
     job_id = workerless.submit(payload={"fail": True})
 
     with worker(workerless, language, "one"):
-        job = until(workerless, job_id, "error")
+        job = workerless.wait_for_status(job_id, "error")
 
     assert (job["error"]["message"], job["error"]["retryable"]) == ("asked to", False)
     assert "http_worker" in job["error"]["stack"]
@@ -109,7 +103,7 @@ def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(workerless: Wo
     job_id = workerless.submit()
 
     with worker(workerless, language, "one", 4.5):
-        until(workerless, job_id, "done")
+        workerless.wait_for_status(job_id, "done")
 
     assert attempts_of(workerless, job_id) == [("one", "done")]
 
@@ -119,11 +113,11 @@ def test_job_that_takes_longer_than_a_lease_is_kept_by_heartbeats(workerless: Wo
 def test_job_of_a_killed_worker_is_finished_by_another(workerless: WorkerlessDaemon, language: str) -> None:
     job_id = workerless.submit()
     with worker(workerless, language, "first", 60) as first:
-        until(workerless, job_id, "running")
+        workerless.wait_for_status(job_id, "running")
         first.kill()
 
     with worker(workerless, language, "second"):
-        until(workerless, job_id, "done")
+        workerless.wait_for_status(job_id, "done")
 
     assert attempts_of(workerless, job_id) == [("first", "expired"), ("second", "done")]
 
@@ -134,7 +128,7 @@ def test_frozen_worker_that_thaws_changes_nothing(calm_workerless: WorkerlessDae
     workerless = calm_workerless
     job_id = workerless.submit(payload={"fail": True})
     with worker(workerless, language, "frozen", 0.5) as frozen:
-        until(workerless, job_id, "running")
+        workerless.wait_for_status(job_id, "running")
         frozen.send_signal(signal.SIGSTOP)
         held: dict[str, Any] = {"claimed": False}
         while not held["claimed"]:  # a heartbeat that was under way may renew the lease once more
@@ -145,7 +139,7 @@ def test_frozen_worker_that_thaws_changes_nothing(calm_workerless: WorkerlessDae
 
         frozen.send_signal(signal.SIGCONT)
         sent_since = workerless.submit(queue="urgent")
-        until(workerless, sent_since, "done")  # the thawed one is at its next job
+        workerless.wait_for_status(sent_since, "done")  # the thawed one is at its next job
 
     proof = {name: held[name] for name in ("job_id", "attempt_id", "lease_token")}
     assert workerless.complete({"worker_id": "second", **proof}, "mine") == {"ok": True, "ack": True}
@@ -155,7 +149,7 @@ def test_frozen_worker_that_thaws_changes_nothing(calm_workerless: WorkerlessDae
 def test_no_lease_token_and_no_payload_is_found_in_the_most_talkative_log(workerless: WorkerlessDaemon) -> None:
     job_id = workerless.submit(payload={"marker": "canary-4711"})
     with worker(workerless, "python", "one"):
-        until(workerless, job_id, "done")
+        workerless.wait_for_status(job_id, "done")
 
     log = workerless.daemon.log_file.read_text()
     tokens = [str(token) for (token,) in workerless.rows("SELECT lease_token FROM attempts")]

@@ -21,7 +21,9 @@ from jobd.config.model import Config, Leases, Limits, Relay
 from jobd.job.history import START, events_after
 from jobd.lifecycle.events import Place, read_history
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -60,8 +62,8 @@ async def until_status(node: Node, job_id: UUID, status: str) -> None:
     async def has_it() -> bool:
         return (await row_of(node, job_id))["status"] == status
 
-    await eventually(has_it, 15)
-    await eventually(node.outbox_is_empty)
+    await wait_until_async(has_it, timeout_s=15)
+    await wait_until_async(node.outbox_is_empty)
 
 
 async def test_job_is_done_and_all_three_agree(quick: Node) -> None:
@@ -138,7 +140,7 @@ async def test_frozen_worker_that_thaws_changes_nothing_and_the_hash_is_put_righ
         with anyio.fail_after(30):
             (got,) = await quick.dispatcher.take(("default",), "test-holder", 1)
         await quick.done(got, '{"by": "the second"}')
-        await eventually(quick.outbox_is_empty)
+        await wait_until_async(quick.outbox_is_empty)
 
         os.kill(frozen.pid, signal.SIGCONT)
 
@@ -149,8 +151,8 @@ async def test_frozen_worker_that_thaws_changes_nothing_and_the_hash_is_put_righ
             found = await quick.hash_of(job.id)
             return found["status"] == "done" and found["result"] == '{"by": "the second"}' and found["error"] == ""
 
-        await eventually(zombie_wrote, 15)
-        await eventually(hash_is_right, 15)
+        await wait_until_async(zombie_wrote, timeout_s=15)
+        await wait_until_async(hash_is_right, timeout_s=15)
 
     row = await row_of(quick, job.id)
     assert (row["status"], row["attempt_no"]) == ("done", 2)
@@ -180,11 +182,11 @@ async def test_hundred_jobs_shared_by_raw_and_own_workers_are_run_once_each(
         return bool(await quick.database.pool.fetchval("SELECT count(*) = 100 FROM jobs WHERE status = 'done'"))
 
     with raw_worker(quick, "raw-1"), raw_worker(quick, "raw-2"):
-        await eventually(lambda: _are_reading(quick, 2))
+        await wait_until_async(lambda: _are_reading(quick, 2))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(own)
             await submit()
-            await eventually(all_done, 60)
+            await wait_until_async(all_done, timeout_s=60)
             tasks.cancel_scope.cancel()
 
     raw_runs = await quick.redis.lrange("test:runs", 0, -1)
@@ -199,7 +201,7 @@ async def test_job_that_a_raw_worker_has_just_read_is_not_given_to_an_idle_slot(
 ) -> None:
     """Before jobd knows of the worker: its first message, and the slot's look at Postgres is overdue."""
     job = await quick.enqueue()
-    await eventually(lambda: quick.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: quick.redis.xlen("jobs:stream"))
     monkeypatch.setattr(quick.raw_workers, "run_once", _look_elsewhere)
     await quick.redis.xreadgroup("workers", "raw-1", {"jobs:stream": ">"})
 
@@ -213,7 +215,7 @@ async def test_job_that_a_raw_worker_has_just_read_is_not_given_to_an_idle_slot(
     quick.dispatcher._next_look = 0.0
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(quick.dispatcher.take, ("default",), "test-own")
-        await eventually(lambda: _true_when(bool(found)))
+        await wait_until_async(lambda: found)
         tasks.cancel_scope.cancel()
 
     assert found == [False]
@@ -228,15 +230,11 @@ async def test_queues_that_raw_workers_read_are_known_in_postgres(quick: Node) -
     async def is_known() -> bool:
         return bool(await quick.database.pool.fetchval("SELECT raw_seen_at FROM queues WHERE name = 'default'"))
 
-    await eventually(is_known)
+    await wait_until_async(is_known)
 
 
 async def _look_elsewhere(session: object) -> None:
     """In place of a look at raw workers."""
-
-
-async def _true_when(condition: bool) -> bool:
-    return condition
 
 
 async def _are_reading(node: Node, number: int) -> bool:
@@ -374,7 +372,7 @@ async def test_stream_of_a_raw_worker_that_tells_a_lot_is_shortened_and_all_is_k
             await quick.redis.xadd(key, {"type": "log", "ts": "5", "step": "", "data": data})
         return bool((await quick.redis.xrange(key, count=1))[0][1]["type"] == "gap")
 
-    await eventually(is_shortened)
+    await wait_until_async(is_shortened)
     await writes_the_end(quick, job, "done", result=b"1")
     await until_status(quick, job.id, "done")
 
@@ -402,7 +400,7 @@ async def test_raw_worker_is_seen_behind_a_thousand_messages_of_others(quick: No
     async def are_offered() -> bool:
         return bool(await quick.redis.xlen("jobs:stream") == 1002)
 
-    await eventually(are_offered)
+    await wait_until_async(are_offered)
     await quick.redis.xreadgroup("workers", "jobd-other", {"jobs:stream": ">"}, count=1000)
     await quick.redis.xreadgroup("workers", "raw-1", {"jobs:stream": ">"}, count=1)
     ((_, ((message_id, fields),)),) = await quick.redis.xreadgroup("workers", "raw-2", {"jobs:stream": ">"}, count=1)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -18,7 +18,7 @@ MILLISECONDS = re.compile(r"1\d{12}")
 
 
 async def until_told(node: Node) -> None:
-    await eventually(node.outbox_is_empty)
+    await wait_until_async(node.outbox_is_empty)
 
 
 async def types_of(node: Node, job_id: UUID) -> list[str]:
@@ -65,7 +65,7 @@ async def test_first_event_is_queued_by_the_gateway(node: Node) -> None:
 
 async def test_message_in_the_stream_has_the_fields_of_the_contract(node: Node) -> None:
     job = await node.enqueue()
-    await eventually(lambda: node.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: node.redis.xlen("jobs:stream"))
 
     ((_, (message,)),) = await node.redis.xreadgroup("workers", "raw", {"jobs:stream": ">"})
 
@@ -142,7 +142,7 @@ async def test_event_ids_only_grow_over_retries(node: Node) -> None:
 
 async def test_message_is_acknowledged_and_deleted_only_with_the_terminal_event(node: Node) -> None:
     job = await node.enqueue()
-    await eventually(lambda: node.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: node.redis.xlen("jobs:stream"))
     ((_, ((message_id, _),)),) = await node.redis.xreadgroup("workers", "raw", {"jobs:stream": ">"})
     claimed = await node.claim(job, stream="jobs:stream", message_id=message_id)
     await until_told(node)

@@ -22,7 +22,7 @@ from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge,
 from jobd.tickets.pollers.run import Bundle, execute, find_open_workorders
 from jobd.tickets.pollers.schedule import find_ready_events, schedule
 from tests.support.factories import all_rows, truncate
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 from tests.tickets.factories import CONFIG, new_ticket, todo_ticket
 from tests.tickets.ticket_pollers import TicketPollers, migrated, ticket_pollers
 
@@ -197,7 +197,7 @@ async def test_long_work_renews_its_claim(db: Database, folder: Path) -> None:
             version = await db.pool.fetchval("SELECT max(claim_version) FROM leases WHERE resource_type = 'WORKORDER'")
             return version is not None and version >= 3
 
-        await eventually(was_renewed, 15)
+        await wait_until_async(was_renewed, timeout_s=15)
         handle.stop.set()
 
 
@@ -248,9 +248,9 @@ async def test_a_gate_whose_renewal_fails_ends_its_command_and_writes_nothing(db
         async def has_ended() -> bool:
             return not await is_claimed()
 
-        await eventually(is_claimed, 15)
+        await wait_until_async(is_claimed, timeout_s=15)
         await db.pool.execute("UPDATE leases SET lease_token = gen_random_uuid() WHERE resource_type = 'WORKORDER'")
-        await eventually(has_ended, 15)
+        await wait_until_async(has_ended, timeout_s=15)
 
         assert await everything(pollers) == before
         handle.stop.set()

@@ -27,7 +27,8 @@ from jobd.host.data_dir import DataDir
 from jobd.maintenance.janitor import LEADER_KEY
 from jobd.servers.postgres import PROGRAM
 from jobd.store.postgres import Database
-from tests.support.daemon import Jobd, environment, poll
+from tests.support.daemon import Jobd, environment
+from tests.support.wait import wait_until
 from tests.support.workerless import CONFIG, WorkerlessDaemon
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class BackgroundSubmits:
         while not self._stop.is_set():
             self.acknowledged.append(self._workerless.submit(queue="gpu"))
 
-    def until(self, count: int) -> None:
-        poll(lambda: len(self.acknowledged) >= count, 60.0, lambda: f"only {len(self.acknowledged)} submits")
+    def wait_for(self, count: int) -> None:
+        wait_until(lambda: len(self.acknowledged) >= count, lambda: f"only {len(self.acknowledged)} submits", 60.0)
 
     def end(self) -> None:
         self._stop.set()
@@ -109,10 +110,10 @@ class Worlds:
 
     def _back_up_under_load(self, old: WorkerlessDaemon) -> tuple[list[str], Any]:
         load = BackgroundSubmits(old)
-        load.until(50)
+        load.wait_for(50)
         before = list(load.acknowledged)
         made = succeed("backup", self.file, "--data-dir", old.daemon.data_dir)
-        load.until(len(load.acknowledged) + 5)
+        load.wait_for(len(load.acknowledged) + 5)
         load.end()
         return before, made
 
@@ -122,7 +123,7 @@ def depot_in(folder: Path, name: str) -> Iterator[WorkerlessDaemon]:
     (folder / "jobd.toml").write_text(CONFIG)
     daemon = Jobd(folder / name, "--config", str(folder / "jobd.toml")).start()
     try:
-        poll(lambda: daemon.readiness()[0] == 200, 60.0, daemon.log)
+        wait_until(lambda: daemon.readiness()[0] == 200, daemon.log, 60.0)
         with start_blocking_portal() as portal:
             database = Database(daemon.addresses["DATABASE_URL"], 3)
             with portal.wrap_async_context_manager(database.opened()):
@@ -252,7 +253,7 @@ async def test_no_job_is_pruned_while_its_result_file_is_to_be_copied(worlds: Wo
     await Backup(data_dir, Config()).write(sink, with_results=True)  # type: ignore[arg-type]  # all of it that is used
 
     assert sink.could_prune == [False]
-    poll(lambda: can_prune(worlds.old), 30.0, lambda: "nothing can be pruned after the backup")
+    wait_until(lambda: can_prune(worlds.old), "nothing can be pruned after the backup", 30.0)
 
 
 async def test_long_dump_is_cut_into_pieces_that_make_a_whole(

@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,13 +108,13 @@ def test_every_client_sees_every_event_once_whatever_is_cut(jobd: Callable[..., 
     for thread in (worker, *clients):
         thread.start()
 
-    wait_for(lambda: worker.told > EVENTS // 4)
+    wait_until(lambda: worker.told > EVENTS // 4)
     with redis.Redis.from_url(daemon.addresses["REDIS_URL"]) as client:
         client.flushall()
-    wait_for(lambda: worker.told > EVENTS // 2)
+    wait_until(lambda: worker.told > EVENTS // 2)
     daemon.kill()
     daemon.start().until_ready()
-    wait_for(lambda: sum(client.cuts for client in clients) >= CUTS)
+    wait_until(lambda: sum(client.cuts for client in clients) >= CUTS)
     worker.may_end.set()
     for thread in (worker, *clients):
         thread.join(60)
@@ -123,10 +124,3 @@ def test_every_client_sees_every_event_once_whatever_is_cut(jobd: Callable[..., 
     for client in clients:
         assert [cursor for cursor, _ in client.seen] == expected
         assert [kind for _, kind in client.seen].count("done") == 1
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

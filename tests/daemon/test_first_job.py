@@ -7,8 +7,9 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from tests.support.daemon import environment, poll, run_jobd
+from tests.support.daemon import environment, run_jobd
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,17 +39,17 @@ def test_stop_hands_back_what_runs_and_the_next_start_runs_it_again(jobd: Callab
     job_id = Api(daemon.address)("POST", "/v1/jobs", {"task": "chat", "payload": SLOW, "max_attempts": 1}).json[
         "job_id"
     ]
-    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", 10.0, daemon.log)
+    wait_until(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", daemon.log, 10.0)
 
     assert daemon.stop() == 0
     daemon.start().until_ready()
 
-    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", 10.0, daemon.log)
+    wait_until(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", daemon.log, 10.0)
     attempts = daemon.get(f"/v1/jobs/{job_id}")[1]["attempts"]
     assert [attempt.get("outcome") for attempt in attempts] == ["released", None]
     cancelled = Api(daemon.address)("POST", f"/v1/jobs/{job_id}/cancel")
     assert cancelled.status in (200, 202)
-    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "canceled", 20, daemon.log)
+    wait_until(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "canceled", daemon.log, 20)
 
 
 def test_function_that_says_task_is_run(folder: Path, jobd: Callable[..., Jobd]) -> None:
@@ -82,7 +83,7 @@ def test_handler_that_never_returns_does_not_keep_jobd_from_ending(folder: Path,
     daemon = jobd(None, "--config", str(folder / "jobd.toml"), PYTHONPATH=f"{environment({})['PYTHONPATH']}:{folder}")
     daemon.start().until_ready()
     job_id = Api(daemon.address)("POST", "/v1/jobs", {"task": "hang", "payload": {}}).json["job_id"]
-    poll(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", 10.0, daemon.log)
+    wait_until(lambda: daemon.get(f"/v1/jobs/{job_id}")[1]["status"] == "running", daemon.log, 10.0)
 
     daemon.signal(signal.SIGTERM)
 
@@ -99,8 +100,8 @@ def test_the_job_of_a_killed_jobd_runs_again_as_soon_as_it_is_back(jobd: Callabl
         job = Api(daemon.address)("GET", f"/v1/jobs/{job_id}").json
         return [attempt["outcome"] for attempt in job["attempts"]]
 
-    poll(lambda: attempts() == [None], 10, daemon.log)
+    wait_until(lambda: attempts() == [None], daemon.log, 10)
     daemon.kill()
     daemon.start().until_ready()
 
-    poll(lambda: attempts() == ["expired", None], 15, daemon.log)
+    wait_until(lambda: attempts() == ["expired", None], daemon.log, 15)

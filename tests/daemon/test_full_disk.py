@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import submit_load
-from tests.support.daemon import poll
 from tests.support.disk import small_disk
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ def test_disk_that_is_full_for_a_while_costs_no_acknowledged_job(
     with submit_load.SubmitLoad(daemon) as submitted:
         submitted.wait_for_more(60, 20)
         fill(disk / "filler")
-        poll(lambda: len(submitted.refused) > 5, 60, daemon.log)
+        wait_until(lambda: len(submitted.refused) > 5, daemon.log, 60)
         (disk / "filler").unlink()
         submitted.wait_for_more(90, 20)
 

@@ -15,8 +15,9 @@ import redis
 
 from jobd.servers import valkey as embedded_valkey
 from tests.support import submit_load
-from tests.support.daemon import READY_S, TOP, is_alive, poll
+from tests.support.daemon import READY_S, TOP, is_alive
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ def test_killed_server_is_started_again_with_what_stands_on_it(jobd: Callable[..
 
     os.kill(killed, signal.SIGKILL)
 
-    poll(lambda: _is_ready_with_another(daemon, name, killed), READY_S, daemon.log)
+    wait_until(lambda: _is_ready_with_another(daemon, name, killed), daemon.log, READY_S)
     assert daemon.stop() == 0
 
 
@@ -76,7 +77,7 @@ def test_valkey_that_dies_a_dozen_times_leaves_a_jobd_that_runs_jobs(jobd: Calla
         killed = _kill_another(daemon, "valkey", killed)
         assert _runs_a_job(daemon)
 
-    poll(lambda: daemon.readiness()[1]["status"] == "ready", READY_S, daemon.log)
+    wait_until(lambda: daemon.readiness()[1]["status"] == "ready", daemon.log, READY_S)
     assert daemon.stop() == 0
 
 
@@ -86,7 +87,7 @@ def test_pid_file_of_a_dead_server_whose_pid_lives_on_in_another_program(jobd: C
     for pid in daemon.processes():
         with contextlib.suppress(ProcessLookupError):  # those of one server go together
             os.kill(pid, signal.SIGKILL)
-    poll(lambda: not daemon.processes(), 20, daemon.log)
+    wait_until(lambda: not daemon.processes(), daemon.log, 20)
     pid_file = daemon.data_dir / "postgres" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
     pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")
@@ -117,7 +118,7 @@ async def test_acknowledged_writes_survive_kills_of_postgres(jobd: Callable[...,
                 acknowledged.append(number)
                 if time.monotonic() - started > 0.2:
                     os.kill(daemon.server_pid("postgres"), signal.SIGKILL)
-        poll(lambda: _answers(daemon), READY_S, daemon.log)
+        wait_until(lambda: _answers(daemon), daemon.log, READY_S)
 
     connection = await asyncpg.connect(daemon.addresses["DATABASE_URL"])
     kept = {row["n"] for row in await connection.fetch("SELECT n FROM jobd.probe")}
@@ -128,7 +129,7 @@ async def test_acknowledged_writes_survive_kills_of_postgres(jobd: Callable[...,
 
 def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> None:
     daemon = jobd().start(prepared=False)
-    poll(lambda: (daemon.data_dir / "postgres.new" / "global").exists(), READY_S, daemon.log)
+    wait_until(lambda: (daemon.data_dir / "postgres.new" / "global").exists(), daemon.log, READY_S)
     daemon.kill()
 
     daemon.start().until_ready()
@@ -213,7 +214,7 @@ def _runs_a_job(daemon: Jobd) -> bool:
 
 
 def _kill_another(daemon: Jobd, name: str, killed: int) -> int:
-    poll(lambda: _is_ready_with_another(daemon, name, killed), READY_S, daemon.log)
+    wait_until(lambda: _is_ready_with_another(daemon, name, killed), daemon.log, READY_S)
     pid = daemon.server_pid(name)
     os.kill(pid, signal.SIGKILL)
     return pid

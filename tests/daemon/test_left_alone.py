@@ -24,8 +24,9 @@ from jobd.host.data_dir import DataDir
 from jobd.servers import postgres
 from jobd.servers import valkey as embedded_valkey
 from tests.support import servers
-from tests.support.daemon import TOP, Jobd, poll
+from tests.support.daemon import TOP, Jobd
 from tests.support.submit_load import SubmitLoad
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -134,7 +135,7 @@ async def check(daemon: Jobd, load: SubmitLoad, runs: Path, url: str) -> None:
     assert set(successes.values()) == {1} and len(successes) == len(ids)
     assert others <= 1, "a key made a second job"  # the last submit may have lost its answer
     assert not {n: ran[n] for job, n in load.acknowledged.items() if not 1 <= ran[n] <= attempts[job]}
-    poll(lambda: daemon.readiness()[0] == 200, 60, daemon.log)
+    wait_until(lambda: daemon.readiness()[0] == 200, daemon.log, 60)
 
 
 def counted(runs: Path) -> Counter[int]:
@@ -293,5 +294,5 @@ def run_postgres(
 
     stack.callback(end)
     answers = [str(program.with_name("pg_isready")), "-q", "-h", str(sockets)]
-    poll(lambda: subprocess.run(answers).returncode == 0, 30, lambda: f"no Postgres came up: {process.poll()}")
+    wait_until(lambda: subprocess.run(answers).returncode == 0, lambda: f"no Postgres came up: {process.poll()}", 30)
     return process

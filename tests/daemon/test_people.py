@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.cli.main import main
-from tests.support.daemon import environment, poll
+from tests.support.daemon import environment
 from tests.support.proxy import proxy
 from tests.support.terminal import CTRL_C, ENTER, LEAVE, terminal
+from tests.support.wait import wait_until
 from tests.support.workerless import WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ def test_list_on_a_terminal_is_a_table_with_colours_unless_they_are_unwanted(
 
     with terminal("list", "--task", "rag", "--url", url) as shown:
         code = shown.end()
-        shown.until("JOB ", "STATUS", "AGE", job_id)
+        shown.wait_for("JOB ", "STATUS", "AGE", job_id)
     with terminal("list", "--task", "rag", "--url", url, NO_COLOR="1") as plain:
         plain.end()
-        plain.until(job_id)
+        plain.wait_for(job_id)
 
     assert code == 0
     assert "\x1b[" in shown.raw
@@ -143,10 +144,10 @@ def test_progress_on_a_terminal_is_a_bar_and_ctrl_c_says_how_to_go_on(workerless
     tell(workerless, held, {"type": "progress", "step": "half\x1b[2J way", "data": {"progress": 0.5}})
 
     with terminal("watch", held["job_id"], "--url", url) as shown:
-        shown.until("██████░░░░░░", "50%  half[2J way")
+        shown.wait_for("██████░░░░░░", "50%  half[2J way")
         shown.press(CTRL_C)
         code = shown.end()
-        shown.until("goes on", f"jobd watch {held['job_id']} --from 1-1", f"jobd cancel {held['job_id']}")
+        shown.wait_for("goes on", f"jobd watch {held['job_id']} --from 1-1", f"jobd cancel {held['job_id']}")
 
     assert code == 130
     assert workerless.read(held["job_id"])["status"] == "running"
@@ -160,10 +161,10 @@ def test_ctrl_c_cancels_when_asked_to_and_says_so(workerless: WorkerlessDaemon, 
     arguments = ("submit", "code", "--queue", "slow", "--follow", "--cancel-on-interrupt", "--url", url)
 
     with terminal(*arguments) as shown:
-        shown.until("queued")
+        shown.wait_for("queued")
         shown.press(CTRL_C)
         code = shown.end()
-        shown.until("canceling job ", " was canceled")
+        shown.wait_for("canceling job ", " was canceled")
 
     assert code == 130
     assert workerless.api("GET", "/v1/jobs?task=code&limit=1").json["jobs"][0]["status"] == "canceled"
@@ -174,12 +175,12 @@ def test_cancel_waits_for_the_worker_and_a_second_ctrl_c_does_not(workerless: Wo
     arguments = ("watch", held["job_id"], "--cancel-on-interrupt", "--url", url)
 
     with terminal(*arguments) as shown:
-        shown.until("running, attempt 1")
+        shown.wait_for("running, attempt 1")
         shown.press(CTRL_C)
-        poll(lambda: workerless.read(held["job_id"])["cancel_requested"], 15.0, lambda: shown.text)
+        wait_until(lambda: workerless.read(held["job_id"])["cancel_requested"], lambda: shown.text, 15.0)
         shown.press(CTRL_C)
         code = shown.end()
-        shown.until("was told to stop, but has not said yet that it did")
+        shown.wait_for("was told to stop, but has not said yet that it did")
 
     assert code == 130
     workerless.fail(held)
@@ -240,10 +241,10 @@ def test_running_all_again_asks_first_on_a_terminal(
     letter = dead(workerless, task="embed", queue="gpu")
 
     with terminal("dlq", "retry", "--all", "--task", "embed", "--url", url) as shown:
-        shown.until("Run 1 dead letters of task embed again?")
+        shown.wait_for("Run 1 dead letters of task embed again?")
         shown.press(answer)
         ended = shown.end()
-        shown.until(word)
+        shown.wait_for(word)
 
     assert ended == code
     to = workerless.api("GET", "/v1/dlq?task=embed").json["letters"][0]["redriven_to"]
@@ -312,19 +313,19 @@ def test_live_top_says_that_jobd_is_away_and_back_and_leaves_the_terminal_as_it_
     place = [workerless.daemon.address]
 
     with proxy(lambda: place[0]) as line, terminal("top", "--interval", "0.2", "--url", line.url) as shown:
-        shown.until("q leaves", "RUNNING JOB", held["job_id"], "DEAD LETTER")
+        shown.wait_for("q leaves", "RUNNING JOB", held["job_id"], "DEAD LETTER")
         assert not shown.is_line_mode
         place[0] = "127.0.0.1:1"
         line.hang_up()
-        shown.until("jobd is AWAY", "below is how it was")
+        shown.wait_for("jobd is AWAY", "below is how it was")
         place[0] = workerless.daemon.address
-        shown.until("jobd is back; it was away for")
+        shown.wait_for("jobd is back; it was away for")
         shown.press(key)
         code = shown.end()
 
         assert (code, shown.is_line_mode) == (0, True)
         assert ENTER in shown.raw
-        poll(lambda: LEAVE in shown.raw, 10.0, lambda: shown.raw[-200:])
+        wait_until(lambda: LEAVE in shown.raw, lambda: shown.raw[-200:], 10.0)
         assert "Traceback" not in shown.text
     workerless.complete(held)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd import Client
-from tests.support.daemon import TOP, Jobd, environment, poll, run_jobd
+from tests.support.daemon import TOP, Jobd, environment, run_jobd
 from tests.support.remote import WAIT_S, RemoteWorker, remote_worker
+from tests.support.wait import wait_until
 from tests.support.workerless import WorkerlessDaemon, workerless_daemon
 
 if TYPE_CHECKING:
@@ -101,17 +102,12 @@ def other(workerless: WorkerlessDaemon, tasks: Path) -> Iterator[Callable[..., R
         worker.end()
 
 
-def until(workerless: WorkerlessDaemon, worker: RemoteWorker, job_id: str, *statuses: str) -> Any:
-    poll(
-        lambda: workerless.read(job_id)["status"] in statuses,
-        WAIT_S,
-        lambda: f"{workerless.read(job_id)}\n{worker.log()}",
-    )
-    return workerless.read(job_id)
+def wait_for_status(workerless: WorkerlessDaemon, worker: RemoteWorker, job_id: str, *statuses: str) -> Any:
+    return workerless.wait_for_status(job_id, *statuses, why=worker.log)
 
 
 def until_there(file: Path, worker: RemoteWorker) -> None:
-    poll(file.exists, WAIT_S, lambda: f"no {file}\n{worker.log()}")
+    wait_until(file.exists, lambda: f"no {file}\n{worker.log()}", WAIT_S)
 
 
 def outcomes(workerless: WorkerlessDaemon, job_id: str) -> list[str]:
@@ -136,7 +132,7 @@ def test_job_is_run_by_each_kind_of_task(
 ) -> None:
     job_id = workerless.submit(task=task, payload=payload)
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["attempt_count"]) == ("done", 1), job
     assert result.items() <= job["result"].items()
@@ -157,7 +153,7 @@ def test_events_arrive_in_order(workerless: WorkerlessDaemon, worker: RemoteWork
 def test_many_jobs_at_once_are_each_done_once(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
     jobs = [workerless.submit(task="act", payload={"do": "return"}) for _ in range(20)]
 
-    done = [until(workerless, worker, job_id, "done", "error") for job_id in jobs]
+    done = [wait_for_status(workerless, worker, job_id, "done", "error") for job_id in jobs]
 
     assert {(job["status"], job["attempt_count"]) for job in done} == {("done", 1)}
 
@@ -165,7 +161,7 @@ def test_many_jobs_at_once_are_each_done_once(workerless: WorkerlessDaemon, work
 def test_failure_is_tried_again_until_attempts_run_out(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
     job_id = workerless.submit(task="act", payload={"do": "fail"}, max_attempts=2)
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", "too_bad")
     assert outcomes(workerless, job_id) == ["failed", "failed"]
@@ -179,7 +175,7 @@ def test_attempt_that_takes_too_long_is_stopped(
 ) -> None:
     job_id = workerless.submit(task=task, payload=payload, max_attempts=1, timeout_s=0.5)
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", "timeout")
 
@@ -191,7 +187,7 @@ def test_running_job_is_canceled(workerless: WorkerlessDaemon, worker: RemoteWor
     workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
     until_there(tmp_path / "stopped", worker)
-    until(workerless, worker, job_id, "canceled")
+    wait_for_status(workerless, worker, job_id, "canceled")
     assert outcomes(workerless, job_id) == ["canceled"]
 
 
@@ -212,7 +208,7 @@ def test_job_that_another_took_over_is_stopped_and_left_alone(
 def test_large_result_goes_to_a_file_where_jobd_is(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
     job_id = workerless.submit(task="act", payload={"do": "return much", "bytes": 150_000})
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert job["result_ref"] is not None
     assert workerless.api("GET", f"/v1/jobs/{job_id}/result").json == {"text": "x" * 150_000}
@@ -224,7 +220,7 @@ def test_result_that_jobd_does_not_take_fails_the_job_at_once(
 ) -> None:
     job_id = workerless.submit(task="act", payload={"do": "return much", "bytes": size})
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"], job["attempt_count"]) == ("error", "result_too_large", 1)
 
@@ -238,7 +234,7 @@ def test_job_that_cannot_end_well_here_fails_with_the_reason(
 ) -> None:
     job_id = workerless.submit(task=task, payload={"do": "return nul"}, max_attempts=1)
 
-    job = until(workerless, worker, job_id, "done", "error")
+    job = wait_for_status(workerless, worker, job_id, "done", "error")
 
     assert (job["status"], job["error"]["code"]) == ("error", code)
     assert said in job["error"]["message"]
@@ -280,7 +276,7 @@ def test_job_of_a_killed_worker_is_finished_by_another(
     second = other()
     (tmp_path / "go").touch()
 
-    job = until(workerless, second, job_id, "done", "error")
+    job = wait_for_status(workerless, second, job_id, "done", "error")
     assert job["status"] == "done"
     assert outcomes(workerless, job_id) == ["expired", "done"]
 

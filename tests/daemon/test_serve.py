@@ -12,7 +12,8 @@ import asyncpg
 import pytest
 import redis
 
-from tests.support.daemon import is_alive, poll, run_jobd
+from tests.support.daemon import is_alive, run_jobd
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def test_first_start_becomes_ready_and_says_where(jobd: Callable[..., Jobd]) -> 
     assert daemon.get("/readyz") == (200, {"status": "ready", "services": SERVICES})
     assert daemon.get("/livez") == (200, {"status": "alive"})
     url = daemon.addresses["JOBD_URL"]
-    poll(lambda: f"serves at {url}" in daemon.log(), 20, daemon.log)
+    wait_until(lambda: f"serves at {url}" in daemon.log(), daemon.log, 20)
     assert f"curl {url}/readyz" in daemon.log()
 
 

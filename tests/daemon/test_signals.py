@@ -7,7 +7,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from tests.support.daemon import poll
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def test_signal_before_it_is_ready_ends_clean(jobd: Callable[..., Jobd]) -> None:
     daemon = jobd().start()
-    poll(lambda: daemon.readiness()[0] == 503, 10, daemon.log)
+    wait_until(lambda: daemon.readiness()[0] == 503, daemon.log, 10)
 
     assert daemon.stop() == 0, daemon.log()
     assert not daemon.processes()
@@ -55,7 +55,7 @@ def test_hangup_takes_over_what_can_change_and_names_what_cannot(jobd: Callable[
 
     daemon.signal(signal.SIGHUP)
 
-    poll(lambda: "reload: leases.ttl_s stays 60; restart jobd to make it 90" in daemon.log(), 20, daemon.log)
+    wait_until(lambda: "reload: leases.ttl_s stays 60; restart jobd to make it 90" in daemon.log(), daemon.log, 20)
     assert "reload: drain_s is now 6 (was 5)" in daemon.log()
     assert daemon.readiness()[0] == 200
 
@@ -68,7 +68,7 @@ def test_hangup_with_a_bad_file_changes_nothing(jobd: Callable[..., Jobd], folde
 
     daemon.signal(signal.SIGHUP)
 
-    poll(lambda: "reload refused, nothing changed" in daemon.log(), 20, daemon.log)
+    wait_until(lambda: "reload refused, nothing changed" in daemon.log(), daemon.log, 20)
     assert daemon.stop() == 0
 
 
@@ -79,10 +79,10 @@ def test_systemd_is_told_ready_watchdog_and_stopping(jobd: Callable[..., Jobd], 
         daemon = jobd(None, NOTIFY_SOCKET=str(folder / "notify"), WATCHDOG_USEC="200000").start()
         told = messages(listener)
 
-        ready = until(told, "READY=1")
-        watchdog = until(told, "WATCHDOG=1")
+        ready = read_until(told, "READY=1")
+        watchdog = read_until(told, "WATCHDOG=1")
         daemon.signal(signal.SIGTERM)
-        stopping = until(told, "STOPPING=1")
+        stopping = read_until(told, "STOPPING=1")
 
     assert any(text.startswith("STATUS=waiting for") for text in ready)
     assert watchdog
@@ -96,7 +96,7 @@ def messages(listener: socket.socket) -> Iterator[str]:
         yield from listener.recv(4096).decode().split("\n")
 
 
-def until(told: Iterator[str], wanted: str) -> list[str]:
+def read_until(told: Iterator[str], wanted: str) -> list[str]:
     seen = []
     for text in told:
         seen.append(text)

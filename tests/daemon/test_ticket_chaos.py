@@ -15,12 +15,14 @@ from jobd.store.postgres import Database
 from jobd.tickets.create import create
 from jobd.tickets.decide import decide
 from tests.support import servers
-from tests.support.daemon import Jobd, poll
+from tests.support.wait import wait_until
 from tests.tickets.factories import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from tests.support.daemon import Jobd
 
 CONFIG = """
 [leases]
@@ -158,7 +160,9 @@ def chaos(jobd: Callable[..., Jobd], folder: Path, *, tickets: int, trouble_s: f
         def open_tickets() -> list[dict[str, Any]]:
             return ask(postgres_url, "SELECT status, step, count(*) FROM tickets WHERE status <> 'DONE' GROUP BY 1, 2")
 
-        poll(lambda: not open_tickets(), LONGEST_S, lambda: f"{open_tickets()}\n{nodes[0].log()}\n{nodes[1].log()}")
+        wait_until(
+            lambda: not open_tickets(), lambda: f"{open_tickets()}\n{nodes[0].log()}\n{nodes[1].log()}", LONGEST_S
+        )
         assert trouble.killed
         assert ask(postgres_url, DOUBLES) == []
         assert ask(postgres_url, OVERLAPS) == []

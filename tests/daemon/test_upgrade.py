@@ -22,7 +22,8 @@ from jobd.errors import DiskFull
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.store import migrate
-from tests.support.daemon import Jobd, environment, poll
+from tests.support.daemon import Jobd, environment
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +101,7 @@ def test_upgrade_check_tells_what_would_happen_and_does_nothing(older: Path) -> 
 def test_serve_keeps_a_backup_then_migrates(older: Path) -> None:
     daemon = Jobd(older).start()
     try:
-        poll(lambda: daemon.readiness()[0] == 200, 60.0, daemon.log)
+        wait_until(lambda: daemon.readiness()[0] == 200, daemon.log, 60.0)
         (kept,) = (older / "backups").iterdir()
 
         assert daemon.get(f"/v1/jobs/{JOB}/result") == (200, {"kept": True})

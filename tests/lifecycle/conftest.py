@@ -11,8 +11,8 @@ import pytest
 
 from jobd.store.postgres import Database
 from tests.support import servers
-from tests.support.daemon import poll
 from tests.support.factories import empty
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -28,7 +28,7 @@ def url() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="jt-"))
     folder.chmod(0o755)
     with servers.postgres(folder, *SETTINGS) as url:
-        poll(lambda: anyio.run(_answers, url), 10, lambda: f"{url} does not answer")
+        wait_until(lambda: anyio.run(_answers, url), lambda: f"{url} does not answer", 10)
         yield url
     shutil.rmtree(folder)
 

@@ -13,7 +13,7 @@ from jobd.lifecycle.cancel import CANCEL_JOBS
 from jobd.lifecycle.claim import Ask, claim
 from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from jobd.lifecycle.enqueue import NewJob
@@ -44,7 +44,7 @@ async def cancel_meets(node: Node, job: NewJob, rival: str) -> object:
             else:
                 await other.fetch(CANCEL_JOBS, [job.id], None)
             tasks.start_soon(ask_to_cancel)
-            await eventually(is_waiting)
+            await wait_until_async(is_waiting)
     await other.close()
     return answers[0]
 
@@ -66,8 +66,8 @@ async def test_redis_hears_of_a_cancel_that_had_to_wait(node: Node, rival: str, 
     async def is_told() -> bool:
         return any(fields["type"] == told for _, fields in await node.events_of(job.id))
 
-    await eventually(is_told)
-    await eventually(node.outbox_is_empty)
+    await wait_until_async(is_told)
+    await wait_until_async(node.outbox_is_empty)
     kinds = [fields["type"] for _, fields in await node.events_of(job.id)]
     assert said == answer
     assert kinds.count(told) == 1

@@ -31,8 +31,9 @@ from jobd.store.statements import all_statements
 from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
-from tests.support.factories import completion, failure
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import completion, failure, new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,7 +61,7 @@ async def take(node: Node, most: int = 1) -> list[ClaimedJob]:
 @pytest.mark.parametrize("off_by_s", [-3600.0, TO_1970_S, TO_2056_S])
 async def test_jobs_in_line_are_taken_by_their_messages_whatever_the_clock_says(node: Node, off_by_s: float) -> None:
     jobs = [await node.enqueue() for _ in range(3)]
-    await eventually(lambda: _all_offered(node, len(jobs)))
+    await wait_until_async(lambda: _all_offered(node, len(jobs)))
     epoch = await node.redis.get("jobd:epoch")
 
     await set_clock(node.database.pool, off_by_s)
@@ -152,7 +153,7 @@ async def test_delay_and_backoff_last_as_long_as_they_should(
             assert waits == pytest.approx([600.0] * len(waits), abs=60)
             assert await promote_due(database.pool) == []
             await enqueue(database, [new_job(delay_s=0.01)])
-            await eventually(functools.partial(promote_due, database.pool))
+            await wait_until_async(functools.partial(promote_due, database.pool))
     finally:
         await opened.aclose()
 
@@ -245,7 +246,7 @@ async def test_silent_holder_is_reaped_in_time_though_the_clock_went_back(shared
         async def is_reaped() -> bool:
             return (await reap(database.pool, policy=RetryPolicy())).total == 1
 
-        await eventually(is_reaped)
+        await wait_until_async(is_reaped)
 
 
 # Tokens

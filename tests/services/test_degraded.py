@@ -12,7 +12,8 @@ from jobd.config.model import Config, Relay
 from jobd.job.history import START, Told
 from jobd.lifecycle.events import Kept, Place, Telling, read_history
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -97,7 +98,7 @@ async def test_jobs_go_on_while_redis_is(small: Node, fault: str) -> None:
         async def all_done() -> bool:
             return await count(small, "done") == JOBS + 1
 
-        await eventually(all_done, 30)
+        await wait_until_async(all_done, timeout_s=30)
         if mended is not None:
             await mended(small)
         after = await small.enqueue()
@@ -105,7 +106,7 @@ async def test_jobs_go_on_while_redis_is(small: Node, fault: str) -> None:
         async def is_told() -> bool:
             return (await small.hash_of(after.id)).get("status") == "done" and await small.outbox_is_empty()
 
-        await eventually(is_told, 60)
+        await wait_until_async(is_told, timeout_s=60)
         tasks.cancel_scope.cancel()
 
     attempts = await small.database.pool.fetch(
@@ -118,10 +119,10 @@ async def test_jobs_go_on_while_redis_is(small: Node, fault: str) -> None:
 @pytest.mark.timeout(180)
 async def test_events_that_filled_redis_leave_it_and_the_last_one_stays(small: Node) -> None:
     running = await fill_with_events(small)
-    await eventually(small.outbox_is_empty, 90)
+    await wait_until_async(small.outbox_is_empty, timeout_s=90)
     for job in running:
         await small.done(job)
-    await eventually(small.outbox_is_empty, 90)
+    await wait_until_async(small.outbox_is_empty, timeout_s=90)
 
     streams = [[fields["type"] for _, fields in await small.events_of(job.job_id)] for job in running]
     records = await read_history(small.database.pool, [Place(job.job_id, START) for job in running])
@@ -138,11 +139,11 @@ async def test_unread_messages_of_a_paused_queue_are_taken_back(small: Node) -> 
     async def length(number: int) -> bool:
         return bool(await small.redis.xlen("jobs:stream") == number)
 
-    await eventually(lambda: length(5))
+    await wait_until_async(lambda: length(5))
     await small.engine.pause_queue("default", paused=True)
-    await eventually(lambda: length(0))
+    await wait_until_async(lambda: length(0))
     await small.engine.pause_queue("default", paused=False)
-    await eventually(lambda: length(5))
+    await wait_until_async(lambda: length(5))
 
     taken = [job for _ in range(8) for job in await small.dispatcher.take(("default",), "w")]
     assert [job.job_id for job in taken] == [job.id for job in jobs]
@@ -150,7 +151,7 @@ async def test_unread_messages_of_a_paused_queue_are_taken_back(small: Node) -> 
 
 async def test_waiting_jobs_beyond_the_window_have_no_hash_until_they_are_offered(small: Node) -> None:
     jobs = [await small.enqueue() for _ in range(40)]
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     keys = {key async for key in small.redis.scan_iter("job:*") if not key.endswith(":events")}
     last = jobs[-1]
@@ -158,7 +159,7 @@ async def test_waiting_jobs_beyond_the_window_have_no_hash_until_they_are_offere
     for _ in range(40):
         for job in await small.dispatcher.take(("default",), "w"):
             await small.done(job)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     assert len(keys) <= 15  # five in the stream, five more, and what was in between
     assert before == {}

@@ -14,7 +14,9 @@ from jobd.dispatch.waiting_line import Caller
 from jobd.job.model import Completed
 from jobd.store.ids import new_id
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -53,7 +55,7 @@ async def test_waiting_caller_gets_a_job_as_soon_as_there_is_one(quick: Node) ->
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        await wait_until_async(lambda: quick.dispatcher._listening)
         job = await quick.enqueue()
 
     assert [one.job_id for one in got] == [job.id]
@@ -64,7 +66,7 @@ async def test_waiting_caller_gets_a_job_as_soon_as_there_is_one(quick: Node) ->
 async def test_caller_is_served_from_the_queue_it_likes_best(quick: Node) -> None:
     jobs = {queue: await quick.enqueue(queue=queue) for queue in ("slow", "default", "gpu")}
     for stream in ("jobs:stream", "jobs:stream:gpu", "jobs:stream:slow"):
-        await eventually(lambda stream=stream: quick.redis.xlen(stream))  # type: ignore[misc]  # a default binds it
+        await wait_until_async(lambda stream=stream: quick.redis.xlen(stream))  # type: ignore[misc]  # a default binds it
 
     (first,) = await take(quick, "gpu", "default", "slow")
     (second,) = await take(quick, "slow", "default")
@@ -76,7 +78,7 @@ async def test_caller_is_served_from_the_queue_it_likes_best(quick: Node) -> Non
 async def test_caller_with_another_queue_need_not_wait_for_the_first_read_to_end(quick: Node) -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take, quick, "gpu")
-        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        await wait_until_async(lambda: quick.dispatcher._listening)
         job = await quick.enqueue(queue="slow")
 
         (got,) = await take(quick, "slow")
@@ -105,12 +107,12 @@ async def test_job_that_no_message_brings_is_found_however_long_there_was_nothin
     monkeypatch.setattr(quick.dispatcher, "_look_s", LONGEST_BLOCK_S)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take, quick, "gpu")
-        await eventually(lambda: _true_when(bool(quick.dispatcher._listening)))
+        await wait_until_async(lambda: quick.dispatcher._listening)
         monkeypatch.setattr(quick.relay, "_room", dict)  # its streams are full, as far as it knows
         monkeypatch.setattr(quick.relay, "_emptied", set())
         job = await quick.enqueue(queue="gpu")
 
-        await eventually(lambda: _true_when(not quick.dispatcher._callers), 30)
+        await wait_until_async(lambda: not quick.dispatcher._callers, timeout_s=30)
 
     assert await status_of(quick, job.id) == "running"
     assert quick.dispatcher._look_s == BLOCK_S
@@ -160,12 +162,12 @@ async def test_bad_message_is_acknowledged_away_and_the_next_is_served(
 
     with anyio.move_on_after(0.5):
         await take(quick)
-    await eventually(is_clean)
+    await wait_until_async(is_clean)
 
 
 async def test_doubled_and_stale_messages_claim_nothing(quick: Node) -> None:
     job = await quick.enqueue()
-    await eventually(lambda: quick.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: quick.redis.xlen("jobs:stream"))
     for enqueue_id in (1, 1, 0, 7):
         await quick.redis.xadd(
             "jobs:stream", {"job_id": str(job.id), "task": "evil", "payload": '{"forged": 1}', "enqueue_id": enqueue_id}
@@ -253,7 +255,7 @@ async def test_holder_is_told_to_cancel(quick: Node) -> None:
 
 async def read_as(node: Node, consumer: str) -> str:
     """Read one message; its id."""
-    await eventually(lambda: node.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: node.redis.xlen("jobs:stream"))
     ((_, ((message_id, _),)),) = await node.redis.xreadgroup("workers", consumer, {"jobs:stream": ">"}, count=1)
     return str(message_id)
 
@@ -343,12 +345,8 @@ async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(share
                 got += [one for _ in range(10) for one in await take(node)]
                 for one in got[10:]:
                     await node.done(one)
-                await eventually(node.outbox_is_empty, 20)
+                await wait_until_async(node.outbox_is_empty, timeout_s=20)
                 statuses = {(await node.hash_of(job.id))["status"] for job in jobs}
 
     assert sorted(one.job_id for one in got) == sorted(job.id for job in jobs)
     assert statuses == {"done"}
-
-
-async def _true_when(condition: bool) -> bool:
-    return condition

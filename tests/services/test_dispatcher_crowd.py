@@ -11,7 +11,9 @@ import pytest
 from jobd.config.model import Config, Leases, Queue
 from jobd.dispatch import dispatcher as dispatcher_module
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,10 +41,7 @@ async def connections(node: Node) -> int:
 
 
 async def all_wait(node: Node, count: int) -> None:
-    async def there() -> bool:
-        return len(node.dispatcher._callers) == count
-
-    await eventually(there)
+    await wait_until_async(lambda: len(node.dispatcher._callers) == count)
 
 
 async def enqueue(node: Node, jobs: list[NewJob]) -> None:
@@ -190,7 +189,7 @@ async def test_message_that_can_never_be_claimed_is_dropped_and_named(
         return bool(await node.redis.xlen("jobs:stream") == 1)  # the good one's own stays until its job is done
 
     assert [one.job_id for one in got] == [good.id]
-    await eventually(dropped)
+    await wait_until_async(dropped)
     (said,) = [record.getMessage() for record in caplog.records if "is dropped" in record.getMessage()]
     assert str(bad.id) in said
     assert "jobs:stream" in said

@@ -26,15 +26,12 @@ from jobd.lifecycle.report import Held
 from jobd.store.ids import new_id, new_ids
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
+from tests.support.factories import new_job
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tests.support.daemon import Jobd
-
-
-def new_job(payload: str = '{"n": 1}', queue: str = "default") -> NewJob:
-    return NewJob(id=new_id(), task="chat", queue=queue, payload=payload, max_attempts=3, timeout_s=60, ttl_s=600)
 
 
 @contextlib.asynccontextmanager

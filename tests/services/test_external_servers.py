@@ -13,7 +13,8 @@ from jobd.store import faults
 from jobd.store import postgres as store
 from jobd.stream import connection as stream
 from tests.support import servers
-from tests.support.daemon import poll, run_jobd
+from tests.support.daemon import run_jobd
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,7 +169,7 @@ def test_absent_redis_makes_a_first_start_degraded_until_it_comes(jobd: Callable
 
     _, body = daemon.readiness()
     with servers.valkey(folder):
-        poll(lambda: daemon.readiness()[1]["status"] == "ready", 30, daemon.log)
+        wait_until(lambda: daemon.readiness()[1]["status"] == "ready", daemon.log, 30)
 
     assert body["status"] == "degraded"
     assert body["services"]["stream"] in ("waiting", "starting")  # between two tries, or at one
@@ -177,7 +178,7 @@ def test_absent_redis_makes_a_first_start_degraded_until_it_comes(jobd: Callable
 
 def test_absent_postgres_is_waited_for_and_told(jobd: Callable[..., Jobd], folder: Path) -> None:
     daemon = jobd(None, JOBD_POSTGRES_URL=f"postgresql://jobd@/jobd?host={folder}").start()
-    poll(lambda: "does not answer" in daemon.log(), 30, daemon.log)
+    wait_until(lambda: "does not answer" in daemon.log(), daemon.log, 30)
 
     status, body = daemon.readiness()
 

@@ -21,7 +21,8 @@ from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from jobd.tickets.read import read_ticket
 from tests.support.factories import claim_one, completion, make_job, make_queued, make_running, read
-from tests.support.node import eventually, new_database
+from tests.support.node import new_database
+from tests.support.wait import wait_until_async
 from tests.tickets.factories import code_of, new_ticket, ticket_in
 
 if TYPE_CHECKING:
@@ -259,14 +260,11 @@ async def test_service_sweeps_until_it_is_stopped_and_stops_at_once(
     handle, ready = Handle(lambda: ready.set()), anyio.Event()
     janitor = Janitor(db, results, lambda: AT_ONCE)
 
-    async def is_swept() -> bool:
-        return files_in(tmp_path) == set()
-
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(janitor.run, handle)
             await ready.wait()
-            await eventually(is_swept)
+            await wait_until_async(lambda: files_in(tmp_path) == set())
             handle.stop.set()
 
 

@@ -22,7 +22,8 @@ from jobd.lifecycle.report import Held
 from jobd.store.faults import translated
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
-from tests.support.node import new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import new_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

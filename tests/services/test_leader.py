@@ -14,8 +14,8 @@ from jobd.store.clock import boot_clock_s
 from jobd.store.leader import LeaderLease, Names, leading
 from jobd.supervise.service import Handle
 from tests.support import servers
-from tests.support.daemon import poll
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until, wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,19 +113,19 @@ async def test_relay_whose_lead_another_took_stands_by_and_leads_again_after_tha
                     await node.database.pool.execute(HOLD, left_s)
                     await anyio.sleep(0.02)
 
-            await eventually(lambda: relay_is("ready"))
+            await wait_until_async(lambda: relay_is("ready"))
             degraded = []
             for left_s, note in ((leader.TTL_S, "standing by"), (leader.TTL_S / 2, "no leader")):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(is_held_by_another, left_s)
-                    await eventually(lambda note=note: relay_is(note))  # type: ignore[misc]  # mypy knows no such default
+                    await wait_until_async(lambda note=note: relay_is(note))  # type: ignore[misc]  # mypy knows no such default
                     degraded.append(node.supervisor.is_degraded())
                     tasks.cancel_scope.cancel()
             await node.database.pool.execute(SHIFT, -1.0)
-            await eventually(lambda: relay_is("ready"))
+            await wait_until_async(lambda: relay_is("ready"))
             job = await node.enqueue()
 
-            await eventually(lambda: node.hash_of(job.id))
+            await wait_until_async(lambda: node.hash_of(job.id))
 
     assert degraded == [False, True]
 
@@ -135,8 +135,8 @@ async def test_leaders_hold_no_connection_while_they_rest(node: Node) -> None:
         pool = node.database.pool
         return pool.get_size() - pool.get_idle_size() == 0
 
-    await eventually(lambda: _leads(node))
-    await eventually(all_are_idle)
+    await wait_until_async(lambda: _leads(node))
+    await wait_until_async(all_are_idle)
 
 
 async def _leads(node: Node) -> bool:
@@ -152,14 +152,14 @@ async def test_frozen_leader_is_replaced_and_stands_by_when_it_goes_on(
     with servers.valkey(folder) as redis_url:
         variables = {"JOBD_POSTGRES_URL": url, "JOBD_REDIS_URL": redis_url}
         first = jobd(folder / "first", **variables).start().until_ready()
-        poll(lambda: _notes(first) == {"ready"}, 30, first.log)
+        wait_until(lambda: _notes(first) == {"ready"}, first.log, 30)
         second = jobd(folder / "second", **variables).start().until_ready()
-        poll(lambda: _notes(second) == {"standing by"}, 30, second.log)
+        wait_until(lambda: _notes(second) == {"standing by"}, second.log, 30)
 
         first.signal(signal.SIGSTOP)
-        poll(lambda: _notes(second) == {"ready"}, 60, second.log)
+        wait_until(lambda: _notes(second) == {"ready"}, second.log, 60)
         first.signal(signal.SIGCONT)
-        poll(lambda: _notes(first) == {"standing by"}, 30, first.log)
+        wait_until(lambda: _notes(first) == {"standing by"}, first.log, 30)
 
         assert _notes(second) == {"ready"}
         assert second.readiness()[1]["status"] == "ready"

@@ -20,8 +20,8 @@ from jobd.supervise.service import Handle
 from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.python import python_runner
-from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, RunningSlots, running_slots
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -58,9 +58,9 @@ async def guarded(
 async def beside_a_block(slots: RunningSlots) -> UUID:
     """A job that ran while another blocked the loop for several leases."""
     bystander = await slots.submit({"seconds": 60, "tokens": 0})
-    await slots.until(bystander, "running")
+    await slots.wait_for_status(bystander, "running")
     blocker = await slots.submit({"seconds": BLOCK_S}, task="tool", max_attempts=1)
-    await slots.until(blocker, "done", "error")
+    await slots.wait_for_status(blocker, "done", "error")
     return bystander
 
 
@@ -78,7 +78,7 @@ async def test_job_that_blocks_is_done_by_its_own_first_attempt(shared_postgres:
     async with guarded(shared_postgres, folder) as (slots, _):
         blocker = await slots.submit({"seconds": BLOCK_S}, task="tool")
 
-        await slots.until(blocker, "done")
+        await slots.wait_for_status(blocker, "done")
 
         assert await slots.outcomes(blocker) == ["done"]
 
@@ -117,7 +117,7 @@ async def test_loop_that_hangs_for_too_long_loses_its_leases(
 async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, folder: Path) -> None:
     async with guarded(shared_postgres, folder) as (slots, guard):
         job_id = await slots.submit({"seconds": 60, "tokens": 0})
-        await slots.until(job_id, "running")
+        await slots.wait_for_status(job_id, "running")
 
         await anyio.sleep(1.5 * LEASES.ttl_s)
 
@@ -135,10 +135,10 @@ async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_
     runner = IsolatedRunner("tool", isolated, folder)
     async with guarded(shared_postgres, folder, runner) as (slots, _):
         bystander = await slots.submit({"seconds": 60, "tokens": 0})
-        await slots.until(bystander, "running")
+        await slots.wait_for_status(bystander, "running")
         blocker = await slots.submit({"do": "hold gil", "seconds": 10}, task="tool")
 
-        await eventually(lambda: is_over(slots, blocker), 60)
+        await wait_until_async(lambda: is_over(slots, blocker), timeout_s=60)
 
         assert await slots.outcomes(blocker) == ["done"]
         assert await slots.outcomes(bystander) == [None]
@@ -157,9 +157,6 @@ async def test_handler_that_keeps_the_interpreters_lock_in_jobd_is_named_with_th
     async with guarded(shared_postgres, folder, runner) as (slots, _):
         await slots.submit({"do": "hold gil", "seconds": 2}, task="tool", max_attempts=1)
 
-        async def is_named() -> bool:
-            return "a handler of tool keeps the interpreter's lock" in caplog.text
-
-        await eventually(is_named, 30)
+        await wait_until_async(lambda: "a handler of tool keeps the interpreter's lock" in caplog.text, timeout_s=30)
 
         assert "isolate = true in [tasks.tool] gives it a process of its own" in caplog.text

@@ -26,9 +26,11 @@ from jobd.worker.engine import RemoteEngine
 from jobd.worker.session import Session
 from tests.client.test_client_faults import Puppet, ScriptedAnswer
 from tests.services.test_remote_calls import claimed, job, taken_from
-from tests.support.node import eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import new_database
 from tests.support.proxy import proxy
 from tests.support.running_slots import CONFIG, running_slots
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,7 +74,7 @@ async def until_someone_waits_for_a_lock(database: Database) -> None:
     async def waits() -> object:
         return await database.pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
 
-    await eventually(waits)
+    await wait_until_async(waits)
 
 
 async def claim(engine: Engine) -> ClaimedJob:
@@ -189,10 +191,7 @@ async def test_lease_counts_from_when_its_claim_was_sent(url: str, way: str) -> 
             await until_someone_waits_for_a_lock(database)
             answered_at = time.monotonic()
 
-        async def has_come() -> bool:
-            return bool(got)
-
-        await eventually(has_come)
+        await wait_until_async(lambda: bool(got))
         assert asked_at <= got[0].sent_at <= answered_at
         tasks.cancel_scope.cancel()
 
@@ -237,10 +236,7 @@ async def test_ticket_claim_that_was_answered_too_late_is_released_at_once(url: 
             await until_someone_waits_for_a_lock(database)
             await anyio.sleep(1)
 
-        async def is_answered() -> bool:
-            return got != ["not answered"]
-
-        await eventually(is_answered)
+        await wait_until_async(lambda: got != ["not answered"])
         assert (got, len(claims)) == ([], 0)
         assert await database.pool.fetchval("SELECT count(*) FROM leases") == 0
 
@@ -255,7 +251,7 @@ async def test_job_whose_lease_is_over_before_it_begins_is_handed_back_and_not_r
             await until_someone_waits_for_a_lock(slots.node.database)
             await anyio.sleep(3)
 
-        await slots.until(job_id, "done", "error")
+        await slots.wait_for_status(job_id, "done", "error")
 
         assert await slots.outcomes(job_id) == ["released", "done"]
 

@@ -24,7 +24,8 @@ from jobd.http.listen import (
     connections_that_fit,
 )
 from tests.support.certificates import make_certificate
-from tests.support.daemon import poll, run_jobd
+from tests.support.daemon import run_jobd
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,7 @@ def test_certificate_of_the_future_is_served_and_doctor_warns(jobd: Callable[...
     cert, key = make_certificate(folder, in_force=NOT_YET)
     files = {"JOBD_SERVER_TLS_CERT": str(cert), "JOBD_SERVER_TLS_KEY": str(key)}
     daemon = jobd(**files).start()
-    poll((daemon.data_dir / "env.json").exists, 10, daemon.log)
+    wait_until((daemon.data_dir / "env.json").exists, daemon.log, 10)
     unchecked = ssl._create_unverified_context()
 
     def status() -> int:
@@ -190,7 +191,7 @@ def test_certificate_of_the_future_is_served_and_doctor_warns(jobd: Callable[...
             line.request("GET", "/livez")
             return line.getresponse().status
 
-    poll(lambda: status() == 200, 15, daemon.log)
+    wait_until(lambda: status() == 200, daemon.log, 15)
     done = run_jobd("doctor", "--data-dir", str(daemon.data_dir), "--json", **files)
     (found,) = [finding for finding in json.loads(done.stdout)["checks"] if finding["check"] == "gateway"]
     assert found["verdict"] == "WARN"
@@ -233,7 +234,7 @@ def test_one_file_without_the_other_is_refused(folder: Path) -> None:
 def test_address_with_tls_speaks_nothing_else_and_no_old_version(jobd: Callable[..., Jobd], folder: Path) -> None:
     cert, key = make_certificate(folder)
     daemon = jobd(JOBD_SERVER_TLS_CERT=str(cert), JOBD_SERVER_TLS_KEY=str(key)).start()
-    poll((daemon.data_dir / "env.json").exists, 10, daemon.log)
+    wait_until((daemon.data_dir / "env.json").exists, daemon.log, 10)
     url = daemon.addresses["JOBD_URL"]
     assert url.startswith("https://127.0.0.1:")
     address = url.removeprefix("https://")
@@ -248,7 +249,7 @@ def test_address_with_tls_speaks_nothing_else_and_no_old_version(jobd: Callable[
         finally:
             line.close()
 
-    poll(lambda: get(context) == 200, 15, daemon.log)
+    wait_until(lambda: get(context) == 200, daemon.log, 15)
     with pytest.raises((http.client.HTTPException, OSError)):
         get(None)
     old = ssl.create_default_context(cafile=cert)

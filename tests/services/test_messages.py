@@ -12,7 +12,8 @@ from jobd.config.model import Relay as Settings
 from jobd.lifecycle.outbox import read_epoch
 from jobd.lifecycle.read import pause_queue
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -68,7 +69,7 @@ async def epoch_of(node: Node) -> str:
 @pytest.mark.parametrize("lost", ["jobd:epoch", "a message", "the hashes", "jobd:run"])
 async def test_redis_that_forgot_a_little_has_one_message_for_each_job_afterwards(small: Node, lost: str) -> None:
     jobs = [await small.enqueue() for _ in range(10)]
-    await eventually(lambda: are_offered(small, *jobs))
+    await wait_until_async(lambda: are_offered(small, *jobs))
     before = await epoch_of(small)
 
     if lost == "a message":
@@ -82,8 +83,8 @@ async def test_redis_that_forgot_a_little_has_one_message_for_each_job_afterward
     async def is_over() -> bool:
         return await epoch_of(small) not in (None, before) and await are_offered(small, *jobs, late)
 
-    await eventually(is_over)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(is_over)
+    await wait_until_async(small.outbox_is_empty)
     assert len(await offered(small)) == 11
 
 
@@ -92,7 +93,7 @@ async def test_message_in_the_hands_of_a_worker_is_not_offered_again_after_a_los
     small: Node, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [await small.enqueue() for _ in range(3)]
-    await eventually(lambda: are_offered(small, *jobs))
+    await wait_until_async(lambda: are_offered(small, *jobs))
     monkeypatch.setattr(small.raw_workers, "run_once", look_elsewhere)  # what was read is not known yet
     before = await epoch_of(small)
     (message_id,) = await read_raw(small)
@@ -103,8 +104,8 @@ async def test_message_in_the_hands_of_a_worker_is_not_offered_again_after_a_los
     async def is_over() -> bool:
         return await epoch_of(small) not in (None, before) and await are_offered(small, *jobs, late)
 
-    await eventually(is_over)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(is_over)
+    await wait_until_async(small.outbox_is_empty)
     assert len(await offered(small)) == 4
     assert [entry["message_id"] for entry in await small.redis.xpending_range(STREAM, GROUP, "-", "+", 9)] == [
         message_id
@@ -133,7 +134,7 @@ async def test_redis_follows_a_postgres_that_went_back(small: Node) -> None:
     job = await small.enqueue()
     (lost,) = await small.dispatcher.take(("default",), "test", 1)
     await small.done(lost, '{"by": "a run that was lost"}')
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     before = await epoch_of(small)
     await go_back(small, job)
     await small.redis.delete("jobd:epoch")
@@ -147,7 +148,7 @@ async def test_redis_follows_a_postgres_that_went_back(small: Node) -> None:
         found = await small.hash_of(job.id)
         return (found["status"], found["result"]) == ("done", '{"by": "the run that counts"}')
 
-    await eventually(is_told)
+    await wait_until_async(is_told)
     assert while_running["result"] == ""
     assert [fields["type"] for _, fields in await small.events_of(job.id)] == ["queued", "running", "done"]
 
@@ -160,32 +161,32 @@ async def until_in_epoch_after(node: Node, before: str, job: NewJob) -> dict[str
         later = await epoch_of(node) not in (None, before)
         return later and (await node.hash_of(job.id))["status"] == "running"
 
-    await eventually(is_told)
+    await wait_until_async(is_told)
     return await node.hash_of(job.id)
 
 
 async def test_stale_end_of_a_raw_worker_is_not_carried_into_the_attempt_after_it(small: Node) -> None:
     job = await small.enqueue()
-    await eventually(lambda: are_offered(small, job))
+    await wait_until_async(lambda: are_offered(small, job))
     await read_raw(small)
     await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": '{"by": "a run that was lost"}'})
 
     async def is_done() -> bool:
         return await status_of(small, job) == "done"
 
-    await eventually(is_done)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(is_done)
+    await wait_until_async(small.outbox_is_empty)
     await go_back(small, job)
     await small.redis.delete("jobd:epoch")
     late = await small.enqueue()
-    await eventually(lambda: are_offered(small, job, late))
+    await wait_until_async(lambda: are_offered(small, job, late))
 
     await read_raw(small, count=2)
 
     async def is_met() -> bool:
         return await status_of(small, job) != "queued"
 
-    await eventually(is_met)
+    await wait_until_async(is_met)
     await small.raw_workers._look_at_hashes()
     assert await status_of(small, job) == "running"
     assert (await small.hash_of(job.id))["status"] == "queued"
@@ -195,7 +196,7 @@ async def test_end_of_a_raw_worker_that_jobd_has_not_seen_survives_a_new_epoch(
     small: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await small.enqueue()
-    await eventually(lambda: are_offered(small, job))
+    await wait_until_async(lambda: are_offered(small, job))
     look, before = small.raw_workers.run_once, await epoch_of(small)
     monkeypatch.setattr(small.raw_workers, "run_once", look_elsewhere)
     (message_id,) = await read_raw(small)
@@ -208,14 +209,14 @@ async def test_end_of_a_raw_worker_that_jobd_has_not_seen_survives_a_new_epoch(
     async def is_later() -> bool:
         return await epoch_of(small) not in (None, before) and await small.outbox_is_empty()
 
-    await eventually(is_later)
+    await wait_until_async(is_later)
     monkeypatch.setattr(small.raw_workers, "run_once", look)
 
     async def is_done() -> bool:
         query = "SELECT status = 'done' AND result->>'by' = 'raw' FROM jobs WHERE id = $1"
         return bool(await small.database.pool.fetchval(query, job.id))
 
-    await eventually(is_done)
+    await wait_until_async(is_done)
 
 
 async def test_epoch_is_another_after_a_failover(folder: Path) -> None:
@@ -246,41 +247,41 @@ async def _epoch_in(url: str) -> str:
 
 async def test_message_of_a_canceled_job_leaves_the_stream(small: Node) -> None:
     jobs = [await small.enqueue() for _ in range(3)]
-    await eventually(lambda: are_offered(small, *jobs))
+    await wait_until_async(lambda: are_offered(small, *jobs))
 
     await small.engine.cancel([jobs[1].id])
 
-    await eventually(lambda: are_offered(small, jobs[0], jobs[2]))
+    await wait_until_async(lambda: are_offered(small, jobs[0], jobs[2]))
 
 
 async def test_message_of_a_canceled_job_whose_hash_expired_leaves_the_stream(small: Node) -> None:
     jobs = [await small.enqueue() for _ in range(3)]
-    await eventually(lambda: are_offered(small, *jobs))
+    await wait_until_async(lambda: are_offered(small, *jobs))
     await small.redis.delete(f"job:{jobs[1].id}", f"job:{jobs[1].id}:events")
 
     await small.engine.cancel([jobs[1].id])
 
-    await eventually(lambda: are_offered(small, jobs[0], jobs[2]))
+    await wait_until_async(lambda: are_offered(small, jobs[0], jobs[2]))
 
 
 async def test_message_of_a_job_that_was_taken_without_it_leaves_the_stream(small: Node) -> None:
     jobs = [await small.enqueue() for _ in range(3)]
-    await eventually(lambda: are_offered(small, *jobs))
+    await wait_until_async(lambda: are_offered(small, *jobs))
 
     (first,) = await small.engine.poll_claim(["default"], "test", 1)
 
     assert first.job_id == jobs[0].id
-    await eventually(lambda: are_offered(small, *jobs[1:]))
+    await wait_until_async(lambda: are_offered(small, *jobs[1:]))
 
 
 async def test_message_that_brought_a_running_job_stays_until_the_job_is_done(small: Node) -> None:
     job = await small.enqueue()
     (got,) = await small.dispatcher.take(("default",), "test", 1)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     while_running = await offered(small)
 
     await small.done(got)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     assert while_running == [str(job.id)]
     assert await offered(small) == []
@@ -291,12 +292,12 @@ async def test_canceled_job_that_a_raw_worker_has_in_hand_stays_canceled_in_its_
 ) -> None:
     """Read, and canceled before jobd has seen that: the worker goes on, and what it writes is put right."""
     job = await small.enqueue()
-    await eventually(lambda: are_offered(small, job))
+    await wait_until_async(lambda: are_offered(small, job))
     look = small.raw_workers.run_once
     monkeypatch.setattr(small.raw_workers, "run_once", look_elsewhere)
     (message_id,) = await read_raw(small)
     await small.engine.cancel([job.id])
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     monkeypatch.setattr(small.raw_workers, "run_once", look)
     await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": '{"by": "raw"}', "updated_ts": "1"})
@@ -306,29 +307,29 @@ async def test_canceled_job_that_a_raw_worker_has_in_hand_stays_canceled_in_its_
         found = await small.hash_of(job.id)
         return (found["status"], found["result"]) == ("canceled", "")
 
-    await eventually(is_right)
-    await eventually(lambda: are_offered(small))
+    await wait_until_async(is_right)
+    await wait_until_async(lambda: are_offered(small))
 
 
 async def test_second_done_of_a_zombie_with_another_result_is_put_right(small: Node) -> None:
     job = await small.enqueue()
     (got,) = await small.dispatcher.take(("default",), "test", 1)
     await small.done(got, '{"by": "the first"}')
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     await small.redis.xadd(STREAM, {"job_id": str(job.id), "task": "chat", "payload": "{}", "enqueue_id": "1"})
     await read_raw(small)
 
     async def is_settled() -> bool:
         return not await small.redis.xlen(STREAM)
 
-    await eventually(is_settled)
+    await wait_until_async(is_settled)
     for result in ('{"by": "a zombie"}', '{"by": "them again"}'):
         await small.redis.hset(f"job:{job.id}", mapping={"status": "done", "result": result, "updated_ts": result})
 
         async def is_right() -> bool:
             return (await small.hash_of(job.id))["result"] == '{"by": "the first"}'
 
-        await eventually(is_right)
+        await wait_until_async(is_right)
 
 
 # -- pauses --------------------------------------------------------------------------------------------------------
@@ -339,11 +340,11 @@ async def test_pausing_a_queue_whose_stream_is_gone_does_not_fail_the_relay(
 ) -> None:
     monkeypatch.setattr(small.relay, "_next_sweep", float("inf"))
     job = await small.enqueue()
-    await eventually(lambda: are_offered(small, job))
+    await wait_until_async(lambda: are_offered(small, job))
     await small.redis.delete(STREAM)
 
     await pause_queue(small.database.pool, "default", paused=True)
-    await eventually(lambda: _is_obeyed(small))
+    await wait_until_async(lambda: _is_obeyed(small))
 
     assert "relay failed" not in caplog.text
 

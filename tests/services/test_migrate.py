@@ -11,7 +11,8 @@ import pytest
 
 from jobd.store import migrate as migrate_module
 from jobd.store.migrate import LOCK_KEY, Migration, known_migrations, migrate
-from tests.support.node import eventually, new_database
+from tests.support.node import new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,14 +56,11 @@ async def test_node_waits_for_the_migrations_of_another_and_says_so(
     async def migrate_too() -> None:
         applied.extend(await migrate(hurried))
 
-    async def is_waiting() -> bool:
-        return "another jobd is changing the database schema" in caplog.text
-
     with caplog.at_level(logging.INFO):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(migrate_too)
             try:
-                await eventually(is_waiting)
+                await wait_until_async(lambda: "another jobd is changing the database schema" in caplog.text)
                 await anyio.sleep(0.2)  # longer than the lock timeout of the session
                 assert applied == []
             finally:

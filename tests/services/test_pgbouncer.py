@@ -14,8 +14,8 @@ from jobd.config.model import Config
 from jobd.host.account import server_account
 from jobd.store.postgres import SESSION
 from tests.support import servers
-from tests.support.daemon import poll
 from tests.support.node import Node
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ def pgbouncer(folder: Path, postgres_url: str) -> Iterator[str]:
         **drop,
     )  # type: ignore[call-overload]  # **drop
     try:
-        poll((home / ".s.PGSQL.6432").exists, 20, lambda: "no PgBouncer came up")
+        wait_until((home / ".s.PGSQL.6432").exists, "no PgBouncer came up", 20)
         yield f"postgresql://jobd@/jobd?host={home}&port=6432"
     finally:
         process.terminate()

@@ -9,12 +9,13 @@ import anyio
 from jobd.config.model import Config, Leases
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import poll_claim
-from jobd.lifecycle.enqueue import NewJob, enqueue
+from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.reap import reap
 from jobd.maintenance.reaper import Reaper
 from jobd.store.ids import new_id
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
+from tests.support.factories import new_job
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -24,10 +25,7 @@ CONFIG = Config(leases=Leases(ttl_s=1, heartbeat_s=0.2))
 
 async def running_job(database: Database, *, ttl_s: float, max_attempts: int = 3) -> UUID:
     queue = f"q{new_id().hex}"
-    job = NewJob(
-        id=new_id(), task="chat", queue=queue, payload="{}", max_attempts=max_attempts, timeout_s=60, ttl_s=600
-    )
-    await enqueue(database, [job])
+    await enqueue(database, [new_job(queue=queue, max_attempts=max_attempts)])
     (claimed,) = await poll_claim(database.pool, [queue], owner_id="silent", most=1, ttl_s=ttl_s)
     return claimed.job_id
 

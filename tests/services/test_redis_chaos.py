@@ -16,7 +16,9 @@ import redis.exceptions
 
 from jobd.config.model import Config, Limits, Relay
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -42,11 +44,8 @@ class Chaos:
                 assert answer.ok
                 self.finished.append(time.monotonic())
 
-    async def until(self, number: int) -> None:
-        async def enough() -> bool:
-            return len(self.finished) >= number
-
-        await eventually(enough, 60)
+    async def wait_for(self, number: int) -> None:
+        await wait_until_async(lambda: len(self.finished) >= number, timeout_s=60)
 
     def restart(self) -> None:
         servers.kill_valkey(self.folder)
@@ -69,7 +68,7 @@ async def kill_valkey(chaos: Chaos) -> None:
 async def bring_back_an_old_copy(chaos: Chaos) -> None:
     await chaos.node.redis.save()
     shutil.copy(chaos.folder / "dump.rdb", chaos.folder / "old.rdb")
-    await chaos.until(len(chaos.finished) + 150)
+    await chaos.wait_for(len(chaos.finished) + 150)
     shutil.copy(chaos.folder / "old.rdb", chaos.folder / "dump.rdb")
     chaos.restart()
 
@@ -124,14 +123,14 @@ async def test_every_job_is_finished_exactly_once_after(
             async with anyio.create_task_group() as tasks:
                 for _ in range(WORKERS):
                     tasks.start_soon(chaos.work)
-                await chaos.until(number // 4)
+                await chaos.wait_for(number // 4)
                 await fault(chaos)
                 broken_at = time.monotonic()
-                await chaos.until(number)
+                await chaos.wait_for(number)
                 tasks.cancel_scope.cancel()
             after = [broken_at, *(at for at in chaos.finished if at > broken_at)]
             pause_s = max((at - before for before, at in itertools.pairwise(after)), default=0.0)
-            await eventually(node.outbox_is_empty, 30)
+            await wait_until_async(node.outbox_is_empty, timeout_s=30)
 
             async def told() -> bool:
                 try:
@@ -139,7 +138,7 @@ async def test_every_job_is_finished_exactly_once_after(
                 except redis.exceptions.ConnectionError:
                     return False
 
-            await eventually(told, 30)
+            await wait_until_async(told, timeout_s=30)
             told_s = time.monotonic() - broken_at
             rows = await node.database.pool.fetch("SELECT job_id, outcome FROM attempts")
             statuses = await node.database.pool.fetch("SELECT status, count(*) FROM jobs GROUP BY 1")
@@ -164,7 +163,7 @@ async def test_many_thousand_waiting_jobs_leave_redis_small_and_an_urgent_one_ov
     empty = (await node.redis.info("memory"))["used_memory"]
     for _ in range(thousands):
         await node.engine.enqueue_whole([new_job() for _ in range(1000)])
-    await eventually(node.outbox_is_empty, 60)
+    await wait_until_async(node.outbox_is_empty, timeout_s=60)
     full = (await node.redis.info("memory"))["used_memory"]
     keys = await node.redis.dbsize()
     urgent = await node.enqueue(priority=1000)

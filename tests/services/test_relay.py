@@ -21,7 +21,9 @@ from jobd.stream.relay import Relay
 from jobd.supervise.service import Handle
 from jobd.supervise.wakeup import Wakeup
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,7 +56,7 @@ async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
     jobs = [new_job() for _ in range(200)]
     await small.engine.enqueue_whole(jobs)
 
-    await eventually(partial(is_filled, small))
+    await wait_until_async(partial(is_filled, small))
 
     assert [message["job_id"] for message in await messages(small)] == [str(job.id) for job in jobs[:WINDOW]]
 
@@ -62,16 +64,16 @@ async def test_stream_holds_no_more_than_its_window(small: Node) -> None:
 async def test_urgent_job_has_no_more_than_a_window_before_it(small: Node) -> None:
     jobs = [new_job() for _ in range(100)]
     await small.engine.enqueue_whole(jobs)
-    await eventually(partial(is_filled, small))
+    await wait_until_async(partial(is_filled, small))
     urgent = await small.enqueue(priority=10)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     done: list[str] = []
     offered = [message["job_id"] for message in await messages(small)]
     while str(urgent.id) not in offered and len(done) < WINDOW:
         await small.done(await small.claim(jobs[len(done)]))
         done.append(str(jobs[len(done)].id))
-        await eventually(small.outbox_is_empty)
+        await wait_until_async(small.outbox_is_empty)
         offered = [message["job_id"] for message in await messages(small)]
 
     before = [job_id for job_id in offered[: offered.index(str(urgent.id))] if job_id not in done]
@@ -81,14 +83,14 @@ async def test_urgent_job_has_no_more_than_a_window_before_it(small: Node) -> No
 async def test_new_jobs_do_not_overtake_those_that_found_the_window_full(small: Node) -> None:
     jobs = [new_job() for _ in range(WINDOW + 10)]
     await small.engine.enqueue_whole(jobs)
-    await eventually(partial(is_filled, small))
+    await wait_until_async(partial(is_filled, small))
 
     seen = [message["job_id"] for message in await messages(small)]
     for n in range(WINDOW + 20):
         if n < 10:
             jobs.append(await small.enqueue())
         await small.done(await small.claim(jobs[n]))
-        await eventually(small.outbox_is_empty)
+        await wait_until_async(small.outbox_is_empty)
         seen += [message["job_id"] for message in await messages(small) if message["job_id"] not in seen]
 
     assert seen == [str(job.id) for job in jobs]
@@ -96,10 +98,10 @@ async def test_new_jobs_do_not_overtake_those_that_found_the_window_full(small: 
 
 async def test_delayed_job_is_offered_when_its_time_has_come(small: Node) -> None:
     job = await small.enqueue(delay_s=0.3)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     before = await messages(small)
 
-    await eventually(lambda: small.redis.xlen("jobs:stream"))
+    await wait_until_async(lambda: small.redis.xlen("jobs:stream"))
 
     due = await small.database.pool.fetchval("SELECT run_after <= clock_timestamp() FROM jobs WHERE id = $1", job.id)
     assert before == []
@@ -114,13 +116,13 @@ async def test_what_other_nodes_do_without_a_ring_is_obeyed(small: Node) -> None
     async def are_offered(*jobs: NewJob) -> bool:
         return {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
 
-    await eventually(lambda: are_offered(first))
+    await wait_until_async(lambda: are_offered(first))
     await pause_queue(pool, "default", paused=True)
-    await eventually(are_offered)
+    await wait_until_async(are_offered)
     await pause_queue(pool, "default", paused=False)
-    await eventually(lambda: are_offered(first))
+    await wait_until_async(lambda: are_offered(first))
     await promote_due(pool, now=datetime.now(timezone.utc) + timedelta(hours=2))
-    await eventually(lambda: are_offered(first, late))
+    await wait_until_async(lambda: are_offered(first, late))
 
 
 async def test_a_commit_that_nobody_rang_for_is_told(small: Node) -> None:
@@ -130,11 +132,11 @@ async def test_a_commit_that_nobody_rang_for_is_told(small: Node) -> None:
     async def is_offered() -> bool:
         return [message["job_id"] for message in await messages(small)] == [str(job.id)]
 
-    await eventually(is_offered)
+    await wait_until_async(is_offered)
 
 
 async def test_an_idle_relay_asks_one_question_a_tick(small: Node) -> None:
-    await eventually(lambda: small.redis.exists("jobd:epoch"))  # else this one would begin by making it
+    await wait_until_async(lambda: small.redis.exists("jobd:epoch"))  # else this one would begin by making it
     handle, asked = Handle(lambda: None), list[str]()
 
     class Ticks(Wakeup):
@@ -166,7 +168,7 @@ async def test_forgotten_redis_is_told_everything_again(
     monkeypatch.setattr("jobd.stream.relay.SWEEP_S", 0.05)
     waiting = [await small.enqueue() for _ in range(10)]
     running = await small.claim(waiting[0])
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     await small.redis.execute_command(*command)
     late = await small.enqueue()
@@ -177,20 +179,20 @@ async def test_forgotten_redis_is_told_everything_again(
         return {str(job.id) for job in (*waiting[1:], late)} <= offered and all(hashes)
 
     small.relay._next_sweep = 0.0
-    await eventually(all_are_there)
+    await wait_until_async(all_are_there)
     assert (await small.hash_of(waiting[0].id))["status"] == "running"
     await small.done(running)
 
     async def is_done() -> bool:
         return (await small.hash_of(waiting[0].id))["status"] == "done"
 
-    await eventually(is_done)
+    await wait_until_async(is_done)
 
 
 @pytest.mark.parametrize("key", ["jobs:stream", "job", "events"])
 async def test_key_of_the_wrong_type_is_moved_aside(small: Node, key: str) -> None:
     first = await small.enqueue()
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     name = {"jobs:stream": "jobs:stream", "job": f"job:{first.id}", "events": f"job:{first.id}:events"}[key]
     await small.redis.delete(name)
     await small.redis.set(name, "in the way")
@@ -204,19 +206,19 @@ async def test_key_of_the_wrong_type_is_moved_aside(small: Node, key: str) -> No
             message["job_id"] for message in await messages(small)
         ]
 
-    await eventually(second_is_offered)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(second_is_offered)
+    await wait_until_async(small.outbox_is_empty)
 
 
 async def test_end_of_a_waiting_job_is_mirrored_though_its_stream_is_no_stream(small: Node) -> None:
     job = await small.enqueue()
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     await small.redis.delete("jobs:stream")
     await small.redis.set("jobs:stream", "in the way")
 
     await small.engine.cancel([job.id])
 
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     assert (await small.hash_of(job.id))["status"] == "canceled"
 
 
@@ -224,7 +226,7 @@ async def test_change_told_twice_changes_nothing(small: Node) -> None:
     job = await small.enqueue()
     claimed = await small.claim(job)
     await small.done(claimed, '{"a": 1}')
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     before = (await small.hash_of(job.id), await small.events_of(job.id), await messages(small))
 
     await small.database.pool.execute(
@@ -234,7 +236,7 @@ async def test_change_told_twice_changes_nothing(small: Node) -> None:
         job.id,
     )
     small.wakeup.set()
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     assert (await small.hash_of(job.id), await small.events_of(job.id), await messages(small)) == before
 
@@ -246,7 +248,7 @@ async def test_row_that_commits_late_is_told(small: Node) -> None:
         await transaction.start()
         await connection.execute("SELECT nextval(pg_get_serial_sequence('jobd.outbox', 'seq'))")
         await enqueue(small.database, [soon])
-        await eventually(small.outbox_is_empty)
+        await wait_until_async(small.outbox_is_empty)
         await connection.execute(
             "INSERT INTO outbox (seq, at, event, job_ids, versions) OVERRIDING SYSTEM VALUE "
             "VALUES (0, now(), 'queued', ARRAY[$1::uuid], ARRAY[1])",
@@ -256,14 +258,14 @@ async def test_row_that_commits_late_is_told(small: Node) -> None:
     await enqueue(small.database, [late])
     small.wakeup.set()
 
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     assert await small.hash_of(late.id)
 
 
 async def test_hash_that_expired_before_the_end_is_told_whole(small: Node) -> None:
     job = await small.enqueue()
     claimed = await small.claim(job)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     await small.redis.delete(f"job:{job.id}", f"job:{job.id}:events")
 
     await small.done(claimed, '{"a": 1}')
@@ -272,7 +274,7 @@ async def test_hash_that_expired_before_the_end_is_told_whole(small: Node) -> No
         found = await small.hash_of(job.id)
         return found.get("status") == "done" and found["result"] == '{"a": 1}' and found["task"] == "chat"
 
-    await eventually(is_whole)
+    await wait_until_async(is_whole)
     assert (await small.events_of(job.id))[-1][1]["type"] == "done"
 
 
@@ -283,14 +285,14 @@ async def test_jobs_are_accepted_and_finished_while_redis_is_away(shared_postgre
         node = Node(url, redis_url, Config())
         async with node.running():
             before = await node.enqueue()
-            await eventually(node.outbox_is_empty)
+            await wait_until_async(node.outbox_is_empty)
             servers.kill_valkey(folder)
 
             jobs = [await node.enqueue() for _ in range(5)]
             finished = [await node.done(await node.claim(job)) for job in jobs[:3]]
             with servers.valkey(folder):
-                await eventually(node.outbox_is_empty, 20)
-                await eventually(lambda: node.redis.xlen("jobs:stream"), 10)
+                await wait_until_async(node.outbox_is_empty, timeout_s=20)
+                await wait_until_async(lambda: node.redis.xlen("jobs:stream"), timeout_s=10)
                 statuses = [(await node.hash_of(job.id))["status"] for job in (before, *jobs)]
                 offered = {message["job_id"] for message in await messages(node)}
 
@@ -303,12 +305,12 @@ async def test_second_relay_stands_by_and_takes_over(small: Node) -> None:
     second = Node(small.database.url, small.transport.url, small.config)
     async with second.running():
         jobs = [await small.enqueue(), await second.enqueue()]
-        await eventually(small.outbox_is_empty)
+        await wait_until_async(small.outbox_is_empty)
 
         async def both_are_offered() -> bool:
             return {message["job_id"] for message in await messages(small)} == {str(job.id) for job in jobs}
 
-        await eventually(both_are_offered)
+        await wait_until_async(both_are_offered)
         assert [len(await small.events_of(job.id)) for job in jobs] == [1, 1]
 
 
@@ -317,18 +319,18 @@ async def test_a_commit_of_another_node_wakes_the_relay(small: Node, monkeypatch
     second = Node(small.database.url, small.transport.url, small.config)
     async with second.running():
         first = await small.enqueue()  # the relay now sleeps until it is woken
-        await eventually(small.outbox_is_empty)
+        await wait_until_async(small.outbox_is_empty)
 
         async def is_heard() -> bool:
             return bool(await small.redis.pubsub_numsub("jobd:wake") == [("jobd:wake", 1)])
 
-        await eventually(is_heard)
+        await wait_until_async(is_heard)
         late = await second.enqueue()
 
         async def is_offered() -> bool:
             return {message["job_id"] for message in await messages(small)} == {str(first.id), str(late.id)}
 
-        await eventually(is_offered)
+        await wait_until_async(is_offered)
 
 
 async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
@@ -344,7 +346,7 @@ async def test_redis_that_forgot_a_long_job_is_told_its_last_events_after_a_gap(
     job = await small.claim(await small.enqueue())
     for _ in range(chunks):
         await tell(small, job, 3, data)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
 
     await small.redis.flushall()
     await tell(small, job, 2)
@@ -352,9 +354,9 @@ async def test_redis_that_forgot_a_long_job_is_told_its_last_events_after_a_gap(
     async def is_told() -> bool:
         return (await small.hash_of(job.job_id)).get("jobd_event") == f"1-{3 * chunks + 2}"
 
-    await eventually(is_told)
+    await wait_until_async(is_told)
     await small.done(job)
-    await eventually(small.outbox_is_empty)
+    await wait_until_async(small.outbox_is_empty)
     found = [(event_id, fields["type"]) for event_id, fields in await small.events_of(job.job_id)]
     (gap,) = [n for n, (_, kind) in enumerate(found) if kind == "gap"]
     first = int(found[gap][0].partition("-")[2]) + 1
@@ -383,7 +385,7 @@ async def test_stream_of_a_job_that_tells_a_lot_is_shortened_and_live_readers_mi
         tasks.start_soon(tail)
         for n in range(1, 16):
             await tell(small, job, 15, b'"%s"' % (b"x" * 16_000))
-            await eventually(partial(has_read, f"1-{n * 15}"))
+            await wait_until_async(partial(has_read, f"1-{n * 15}"))
         sizes = await small.redis.memory_usage(key)
         await small.done(job)
 

@@ -22,7 +22,9 @@ from jobd.store.faults import translated
 from jobd.store.postgres import Database
 from jobd.supervise.restart import RestartPolicy
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -75,17 +77,11 @@ async def far(outside: servers.Outside, folder: Path) -> AsyncIterator[Node]:
 
 
 async def until_all_up(node: Node) -> None:
-    async def all_up() -> bool:
-        return node.supervisor.is_ready() and not node.supervisor.is_degraded()
-
-    await eventually(all_up)
+    await wait_until_async(lambda: node.supervisor.is_ready() and not node.supervisor.is_degraded())
 
 
 async def until_down(node: Node) -> None:
-    async def is_down() -> bool:
-        return not node.supervisor.is_ready()
-
-    await eventually(is_down)
+    await wait_until_async(lambda: not node.supervisor.is_ready())
 
 
 async def do_one(node: Node) -> NewJob:

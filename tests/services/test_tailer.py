@@ -18,7 +18,8 @@ from jobd.http.events import EventStream
 from jobd.job.history import START, Cursor, Told
 from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, tailing
+from tests.support.node import Node, new_database, tailing
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -65,7 +66,7 @@ async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_res
                 tasks.start_soon(listen)
                 for n in range(1, 11):
                     await tell(node, job, CHUNK)
-                    await eventually(partial(_has_come_to, eager, Cursor(1, n * CHUNK)))
+                    await wait_until_async(partial(_has_come_to, eager, Cursor(1, n * CHUNK)))
                 await node.done(job)
             held = sleeper._count
             late = await ids_of(sleeper, tailer)
@@ -88,7 +89,7 @@ async def test_readers_of_large_events_hold_few_of_them_and_hear_all(node: Node)
 
         async def listen(number: int) -> None:
             with tailer.following(job.job_id, START) as reader:
-                await eventually(partial(_has_come_to, reader, Cursor(1, 1)))
+                await wait_until_async(partial(_has_come_to, reader, Cursor(1, 1)))
                 for _ in range(20):  # slow at first
                     await anyio.sleep(0.005)
                     held.append(reader._size)
@@ -129,7 +130,7 @@ async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node
                 tasks.start_soon(write)
                 for n in range(1, 21):
                     await tell(node, job, 1)
-                    await eventually(partial(_has_come_to, reader, Cursor(1, n)))
+                    await wait_until_async(partial(_has_come_to, reader, Cursor(1, n)))
                 await node.done(job)
 
     assert written == ["0-1", *(f"1-{n}" for n in range(22))]
@@ -143,7 +144,7 @@ async def test_events_are_heard_while_redis_is_away(shared_postgres: str, folder
         async with Node(url, redis_url, Config()).running() as node, tailing(node) as tailer:
             job = await node.claim(await node.enqueue())
             with tailer.following(job.job_id, START) as reader:
-                await eventually(lambda: _hears(tailer))
+                await wait_until_async(lambda: _hears(tailer))
                 servers.kill_valkey(folder)
                 await tell(node, job, 3)
                 await node.done(job)
@@ -166,7 +167,7 @@ async def test_many_readers_share_one_connection_to_redis(node: Node) -> None:
         with contextlib.ExitStack() as stack:
             for job in jobs * 10:
                 stack.enter_context(tailer.following(job.id, START))
-            await eventually(lambda: _hears(tailer))
+            await wait_until_async(lambda: _hears(tailer))
 
             # One for 200 readers; two services of the node may have connected meanwhile.
             assert len(await node.redis.client_list()) <= before + 3

@@ -10,7 +10,9 @@ import pytest
 from jobd.config.model import Config, Queue
 from jobd.config.model import Relay as Settings
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database, new_job
+from tests.support.factories import new_job
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +34,7 @@ async def nodes(
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
         async with Node(url, redis_url, OLD).running() as old:
-            await eventually(lambda: old.redis.exists("jobd:epoch"))
+            await wait_until_async(lambda: old.redis.exists("jobd:epoch"))
             async with Node(url, redis_url, NEW).running() as new:
                 monkeypatch.setattr(new.dispatcher, "_poll_postgres", _finds_nothing)  # else it would help out
                 yield old, new
@@ -51,7 +53,7 @@ async def test_queue_that_only_one_node_has_is_served_through_its_stream(nodes: 
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await eventually(lambda: new.redis.exists("jobs:stream:gpu"))
+        await wait_until_async(lambda: new.redis.exists("jobs:stream:gpu"))
         job = await new.enqueue(queue="gpu")
 
     assert [(one.job_id, one.stream) for one in got] == [(job.id, "jobs:stream:gpu")]
@@ -60,7 +62,7 @@ async def test_queue_that_only_one_node_has_is_served_through_its_stream(nodes: 
 async def test_queue_of_another_node_starts_no_new_epoch_and_doubles_no_message(nodes: tuple[Node, Node]) -> None:
     old, new = nodes
     await old.engine.enqueue_whole([new_job() for _ in range(3 * WINDOW)])
-    await eventually(lambda: _has_messages(old, WINDOW))
+    await wait_until_async(lambda: _has_messages(old, WINDOW))
     before = await old.redis.get("jobd:epoch")
 
     for _ in range(100):
@@ -89,8 +91,8 @@ async def test_stream_that_vanished_is_filled_again_at_once(
     job = await new.enqueue(queue="gpu")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
-        await eventually(lambda: _true_when(len(got) == 1))
-        await eventually(lambda: _true_when(bool(new.dispatcher._listening)))
+        await wait_until_async(lambda: len(got) == 1)
+        await wait_until_async(lambda: new.dispatcher._listening)
         await old.redis.delete("jobs:stream:gpu")
         jobs = [await new.enqueue(queue="gpu") for _ in range(2)]
 
@@ -100,7 +102,3 @@ async def test_stream_that_vanished_is_filled_again_at_once(
 
 async def _has_messages(node: Node, number: int) -> bool:
     return bool(await node.redis.xlen("jobs:stream") == number)
-
-
-async def _true_when(condition: bool) -> bool:
-    return condition

@@ -77,7 +77,7 @@ class Jobd:
         return self
 
     def until_ready(self) -> Jobd:
-        poll(lambda: self.readiness()[0] == 200, READY_S, self.log)
+        wait_until(lambda: self.readiness()[0] == 200, self.log, READY_S)
         return self
 
     def readiness(self) -> tuple[int, dict[str, Any]]:
@@ -151,11 +151,11 @@ class Jobd:
             self._process.wait()
         with contextlib.suppress(LookupError, ProcessLookupError):
             os.kill(self.server_pid("postgres"), signal.SIGQUIT)  # it then takes its shared memory along
-            poll(lambda: not locks.is_held(self.data_dir / "postgres.lock"), 20, self.log)
+            wait_until(lambda: not locks.is_held(self.data_dir / "postgres.lock"), self.log, 20)
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        poll(lambda: not self.processes(), 20, lambda: f"left behind: {self.processes()}")
+        wait_until(lambda: not self.processes(), lambda: f"left behind: {self.processes()}", 20)
         if (self.data_dir / "run").is_symlink():
             shutil.rmtree((self.data_dir / "run").resolve().parent, ignore_errors=True)
         shutil.rmtree(self.log_file.parent)
@@ -174,8 +174,3 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def poll(condition: Any, timeout: float, explain: Any) -> None:
-    """Wait until the condition holds; a failure says why."""
-    wait_until(condition, explain, timeout)

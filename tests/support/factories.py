@@ -57,7 +57,7 @@ async def tables(connection: Session) -> list[str]:
 def new_job(**changes: Any) -> NewJob:
     fields: dict[str, Any] = {
         "id": new_id(),
-        "task": "embed",
+        "task": "chat",
         "queue": "default",
         "payload": "{}",
         "max_attempts": 3,

@@ -14,19 +14,19 @@ from jobd.follow.jobs import Tailer
 from jobd.host.data_dir import Addresses
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
-from jobd.lifecycle.enqueue import NewJob
 from jobd.lifecycle.fail import Failure
 from jobd.serve import tree
 from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.supervise.service import Handle
-from tests.support.wait import wait_until_async
+from tests.support.factories import new_job
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator
     from uuid import UUID
 
     from jobd.config.model import Config
+    from jobd.lifecycle.enqueue import NewJob
     from jobd.supervise.restart import RestartPolicy
 
 
@@ -51,7 +51,7 @@ class Node(tree.Node):
             yield self
 
     async def enqueue(self, **values: Any) -> NewJob:
-        job = new_job(**values)
+        job = new_job(**{"payload": '{"text":"hello"}', "timeout_s": 60, **values})
         await self.engine.enqueue(job)
         return job
 
@@ -100,24 +100,6 @@ async def tailing(node: Node) -> AsyncIterator[Tailer]:
         tasks.start_soon(tailer.run, handle)
         yield tailer
         tasks.cancel_scope.cancel()
-
-
-def new_job(**values: Any) -> NewJob:
-    usual: Mapping[str, Any] = {
-        "id": new_id(),
-        "task": "chat",
-        "queue": "default",
-        "payload": '{"text":"hello"}',
-        "max_attempts": 3,
-        "timeout_s": 60,
-        "ttl_s": 600,
-    }
-    return NewJob(**{**usual, **values})
-
-
-async def eventually(condition: Callable[[], Awaitable[object]], timeout: float = 30.0) -> None:
-    """Wait until the condition holds; fails when it does not in time."""
-    await wait_until_async(condition, "the condition did not come to hold in time", timeout)
 
 
 async def new_database(shared_postgres: str) -> str:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from tests.support.daemon import environment, poll
+from tests.support.daemon import environment
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     import signal
@@ -41,7 +42,7 @@ class RemoteWorker:
         return self.log_file.read_text()[-4000:]
 
     def until_it_says(self, text: str) -> None:
-        poll(lambda: text in self.log(), WAIT_S, lambda: f"not said: {text}\n{self.log()}")
+        wait_until(lambda: text in self.log(), lambda: f"not said: {text}\n{self.log()}", WAIT_S)
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self._process.pid, number)

@@ -17,7 +17,8 @@ from jobd.lifecycle.read import read_attempts, read_jobs
 from jobd.store.ids import new_id
 from jobd.supervise.service import Handle
 from tests.support import servers
-from tests.support.node import Node, eventually, new_database
+from tests.support.node import Node, new_database
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -72,18 +73,18 @@ class RunningSlots:
     async def job(self, job_id: UUID) -> Job:
         return (await read_jobs(self.node.database.pool, [job_id]))[job_id]
 
-    async def until(self, job_id: UUID, *statuses: str) -> Job:
+    async def wait_for_status(self, job_id: UUID, *statuses: str) -> Job:
         async def is_there() -> bool:
             return (await self.job(job_id)).status in statuses
 
-        await eventually(is_there)
+        await wait_until_async(is_there)
         return await self.job(job_id)
 
     async def until_told(self, job_id: UUID, kind: str) -> None:
         async def is_told() -> bool:
             return kind in [event.type for event in await self.events(job_id)]
 
-        await eventually(is_told)
+        await wait_until_async(is_told)
 
     async def outcomes(self, job_id: UUID) -> list[str | None]:
         return [attempt.outcome for attempt in await read_attempts(self.node.database.pool, job_id)]

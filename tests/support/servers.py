@@ -13,8 +13,9 @@ from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
 from jobd.servers import postgres as embedded_postgres
 from jobd.servers import valkey as embedded_valkey
-from tests.support.daemon import Jobd, parent, poll
+from tests.support.daemon import Jobd, parent
 from tests.support.prepared import prepare
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +34,7 @@ def postgres(folder: Path, *settings: str, standby: bool = False) -> Iterator[st
     flags = [part for setting in settings for part in ("-c", setting)]
     try:
         with _running([str(program), "-D", str(data_dir.cluster), *flags], data_dir):
-            poll(lambda: _accepts_connections(data_dir), 30, lambda: "no Postgres came up")
+            wait_until(lambda: _accepts_connections(data_dir), "no Postgres came up", 30)
             yield embedded_postgres.url(data_dir)
     finally:
         data_dir.close()
@@ -59,7 +60,7 @@ class Outside:
             _make_standby(self._data_dir)
         program = embedded_postgres.PROGRAM.reachable(self._data_dir)
         self._running.enter_context(_running([str(program), "-D", str(self._data_dir.cluster)], self._data_dir))
-        poll(lambda: _accepts_connections(self._data_dir), 30, lambda: "no Postgres came up")
+        wait_until(lambda: _accepts_connections(self._data_dir), "no Postgres came up", 30)
 
     def stop(self) -> None:
         self._running.close()
@@ -127,7 +128,7 @@ def valkey(folder: Path, *lines: str) -> Iterator[str]:
         assert process.stdin is not None
         with process.stdin:
             process.stdin.write("\n".join(["port 0", f"unixsocket {path}", 'save ""', *lines]).encode())
-        poll(path.exists, 10, lambda: "no Valkey came up")
+        wait_until(path.exists, "no Valkey came up", 10)
         yield f"unix://{path}?db=0"
     finally:
         process.kill()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from tests.support.daemon import TOP, poll
+from tests.support.daemon import TOP
 from tests.support.http import Api
+from tests.support.wait import is_late, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,14 +95,14 @@ class SubmitLoad:
     def wait_for_more(self, timeout_s: float, more: int = 1) -> None:
         """Until so many more are acknowledged than now."""
         enough = len(self.acknowledged) + more
-        poll(lambda: len(self.acknowledged) >= enough, timeout_s, self._daemon.log)
+        wait_until(lambda: len(self.acknowledged) >= enough, self._daemon.log, timeout_s)
 
     def check(self) -> None:
         """Every acknowledged job is there, done exactly once, with its own result."""
         asyncio.run(self._check())
 
     async def _check(self) -> None:
-        ids, deadline = list(self.acknowledged), time.monotonic() + DONE_S
+        ids, started = list(self.acknowledged), time.monotonic()
         connection = await asyncpg.connect(self._daemon.addresses["DATABASE_URL"])
         try:
             while True:
@@ -109,7 +110,7 @@ class SubmitLoad:
                 assert set(rows) == set(ids), f"{len(set(ids) - set(rows))} of {len(ids)} acknowledged jobs are gone"
                 if all(row["status"] == "done" for row in rows.values()):
                     break
-                assert time.monotonic() < deadline, {row["status"] for row in rows.values()}
+                assert not is_late(started, DONE_S), {row["status"] for row in rows.values()}
                 await asyncio.sleep(0.1)
         finally:
             await connection.close()

@@ -14,7 +14,8 @@ import termios
 import threading
 from typing import TYPE_CHECKING
 
-from tests.support.daemon import environment, poll
+from tests.support.daemon import environment
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,9 +74,9 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._fd, keys.encode())
 
-    def until(self, *words: str) -> None:
+    def wait_for(self, *words: str) -> None:
         """All of the words have been shown."""
-        poll(lambda: all(word in self.text for word in words), 30.0, lambda: self.text[-4000:])
+        wait_until(lambda: all(word in self.text for word in words), lambda: self.text[-4000:], 30.0)
 
     def end(self) -> int:
         """The exit code, once it has one."""

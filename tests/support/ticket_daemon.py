@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobd.auth.token import new_token
-from tests.support.daemon import Jobd, poll
+from tests.support.daemon import Jobd
 from tests.support.http import Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,14 +78,14 @@ class TicketDaemon:
         found: dict[str, Any] = answer.json
         return found
 
-    def until(self, ticket_id: str, status: str, step: str | None = None) -> dict[str, Any]:
+    def wait_for_status(self, ticket_id: str, status: str, step: str | None = None) -> dict[str, Any]:
         """The ticket once it stands there."""
 
         def stands() -> bool:
             found = self.ticket(ticket_id)
             return (found["status"], found["step"]) == (status, step)
 
-        poll(stands, WAIT_S, lambda: f"{self.ticket(ticket_id)} {self.daemon.log()}")
+        wait_until(stands, lambda: f"{self.ticket(ticket_id)} {self.daemon.log()}", WAIT_S)
         return self.ticket(ticket_id)
 
 

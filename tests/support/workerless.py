@@ -14,11 +14,12 @@ from anyio.from_thread import start_blocking_portal
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.reap import reap
 from jobd.store.postgres import Database
-from tests.support.daemon import Jobd, poll
+from tests.support.daemon import Jobd
 from tests.support.http import Answer, Api
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from anyio.from_thread import BlockingPortal
 
@@ -64,6 +65,11 @@ class WorkerlessDaemon:
 
     def read(self, job_id: str) -> Any:
         return self.api("GET", f"/v1/jobs/{job_id}").json
+
+    def wait_for_status(self, job_id: str, *statuses: str, why: Callable[[], str] = str) -> Any:
+        """The job once it has one of them."""
+        wait_until(lambda: self.read(job_id)["status"] in statuses, lambda: f"{self.read(job_id)}\n{why()}")
+        return self.read(job_id)
 
     def post(self, verb: str, body: object) -> Answer:
         return self.api("POST", f"/internal/worker/{verb}", body)
@@ -132,7 +138,7 @@ class WorkerlessDaemon:
             self._portal.call(self._database.pool.release, connection)
 
     def until_someone_waits_for_a_lock(self) -> None:
-        poll(lambda: self.rows("SELECT FROM pg_locks WHERE NOT granted"), 10.0, lambda: "nobody waits for the lock")
+        wait_until(lambda: self.rows("SELECT FROM pg_locks WHERE NOT granted"), "nobody waits for the lock", 10.0)
 
 
 @contextlib.contextmanager

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import anyio
-
 from jobd.config.model import Task
 from jobd.tasks.runner import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 PROGRAMS = Path(__file__).parent / "programs"
 JOB_ID = UUID("01890000-0000-7000-8000-000000000001")
@@ -46,12 +44,6 @@ def command(program: str, *arguments: str, **settings: Any) -> Task:
     """A task that runs one of the programs; `-I -S` halves what it costs to start."""
     argv = (sys.executable, "-I", "-S", str(PROGRAMS / program), *arguments)
     return Task(run="command", argv=argv, **settings)
-
-
-async def until(holds: Callable[[], bool], timeout: float = 30) -> None:
-    with anyio.fail_after(timeout):
-        while not holds():
-            await anyio.sleep(0.005)
 
 
 def children() -> dict[int, str]:

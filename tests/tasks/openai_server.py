@@ -36,7 +36,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-from tests.support.daemon import TOP, poll
+from tests.support.daemon import TOP
+from tests.support.wait import wait_until
 
 TOKENS = ("Hel", "lo", " there", "!")
 PATIENCE_S = 15.0
@@ -270,7 +271,7 @@ class OpenAIServer:
         def outcomes() -> list[str]:
             return [request["outcome"] for request in self.seen]
 
-        poll(lambda: "hung_up" in outcomes(), PATIENCE_S / 2, lambda: f"nobody hung up: {outcomes()}")
+        wait_until(lambda: "hung_up" in outcomes(), lambda: f"nobody hung up: {outcomes()}", PATIENCE_S / 2)
 
     def stop(self) -> None:
         with self._process:  # closes the pipes

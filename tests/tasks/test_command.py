@@ -18,7 +18,8 @@ from jobd.tasks.command.oom import count_in, counting_file
 from jobd.tasks.command.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.runner import TaskFailed
-from tests.tasks.commands import JOB_ID, Before, Notes, command, room_for_descriptors, until
+from tests.support.wait import wait_until_async
+from tests.tasks.commands import JOB_ID, Before, Notes, command, room_for_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -299,7 +300,7 @@ async def test_lines_are_told_while_the_program_runs(folder: Path) -> None:
     async with anyio.create_task_group() as running:
         running.start_soon(runner.run, {}, notes.context)
         for n in range(3):
-            await until(lambda n=n: len(notes.events) == 2 * (n + 1))  # type: ignore[misc]  # as mypy infers it
+            await wait_until_async(lambda n=n: len(notes.events) == 2 * (n + 1))  # type: ignore[misc]  # as mypy infers it
             (folder / f"go{n}").touch()
 
     assert [event for event in notes.events if event[0] == "progress"] == [

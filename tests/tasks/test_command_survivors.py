@@ -20,7 +20,8 @@ from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.command.workdir import Workdir
 from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
-from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, room_for_descriptors, until
+from tests.support.wait import wait_until_async
+from tests.tasks.commands import PROGRAMS, Before, Notes, children, command, room_for_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,7 +67,7 @@ async def _nothing_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Async
     before = Before()
     yield
     with contextlib.suppress(TimeoutError):  # the loop buries its own dead, in its own time
-        await until(before.has_nothing_new, 10)
+        await wait_until_async(before.has_nothing_new, timeout_s=10)
     assert before.added == ({}, 0)
     assert {pid: mark for pid, mark in marks().items() if mark in used} == {}
     assert attempts_in(folder) == []
@@ -77,7 +78,7 @@ async def run_and_cancel(task: Task, folder: Path, word: str = "ready") -> Notes
     notes = Notes()
     async with anyio.create_task_group() as running:
         running.start_soon(CommandRunner(task, folder).run, {}, notes.context)
-        await until(lambda: word in notes.lines)
+        await wait_until_async(lambda: word in notes.lines)
         running.cancel_scope.cancel()
     return notes
 
@@ -133,7 +134,7 @@ async def test_descendants_end_although_jobd_has_no_descriptor_left(folder: Path
     async with anyio.create_task_group() as running:
         task = command("family.py", "daemon", "deaf", **SHORT)
         running.start_soon(CommandRunner(task, folder).run, {}, notes.context)
-        await until(lambda: "ready" in notes.lines)
+        await wait_until_async(lambda: "ready" in notes.lines)
         with room_for_descriptors(0):
             running.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
@@ -147,14 +148,14 @@ async def test_orphans_are_buried_while_the_program_runs(folder: Path, monkeypat
     async with anyio.create_task_group() as running:
         task = command("family.py", "dead", "hang", **SHORT)
         running.start_soon(CommandRunner(task, folder).run, {}, notes.context)
-        await until(lambda: "ready" in notes.lines)
-        await until(lambda: len(set(children()) - before) == 1)
+        await wait_until_async(lambda: "ready" in notes.lines)
+        await wait_until_async(lambda: len(set(children()) - before) == 1)
         running.cancel_scope.cancel()
 
 
 async def test_status_of_other_children_is_left_to_their_parent(folder: Path) -> None:
     other = start("raise SystemExit(7)")
-    await until(lambda: children().get(other.pid) == "Z")
+    await wait_until_async(lambda: children().get(other.pid) == "Z")
 
     await CommandRunner(command("family.py", "daemon", "exit", **SHORT), folder).run({}, Notes().context)
 
@@ -166,7 +167,7 @@ async def test_process_started_beside_a_command_is_not_taken_for_one_of_it(folde
     mark = new_mark()
     bystander = start(_soft_mark(mark))
     try:
-        await until(lambda: marks().get(bystander.pid) == mark)
+        await wait_until_async(lambda: marks().get(bystander.pid) == mark)
 
         assert list(marked({mark})) == []
     finally:
@@ -194,7 +195,7 @@ async def test_next_start_ends_what_a_killed_jobd_left(folder: Path) -> None:
     CommandRunner(command("act.py", "stdout", "{}"), folder)
 
     assert attempts_in(folder) == []
-    await until(lambda: all(_is_dead(pid) for pid in marked({mark})))
+    await wait_until_async(lambda: all(_is_dead(pid) for pid in marked({mark})))
     bury(mark)
 
 
@@ -207,7 +208,7 @@ async def test_next_start_without_them_ends_what_a_killed_jobd_left(folder: Path
     make_runners(Config(data_dir=str(folder), **config))
 
     assert attempts_in(folder) == []
-    await until(lambda: all(_is_dead(pid) for pid in marked({mark})))
+    await wait_until_async(lambda: all(_is_dead(pid) for pid in marked({mark})))
     bury(mark)
 
 
@@ -248,7 +249,7 @@ async def test_mark_is_carried_only_while_forking(folder: Path) -> None:
     assert list(marked({mark})) == [family.pid]
     assert os.getpid() not in marks()
     assert MARK_VARIABLE not in os.environ
-    await until(lambda: not family.living())
+    await wait_until_async(lambda: not family.living())
     assert family.collect() == 0
 
 
@@ -300,7 +301,7 @@ async def test_program_ended_by_somebody_else_is_a_failed_attempt(sig: signal.Si
     before = set(children())
     async with anyio.create_task_group() as running:
         running.start_soon(run)
-        await until(lambda: "ready" in notes.lines)
+        await wait_until_async(lambda: "ready" in notes.lines)
         (attempt,) = attempts_in(folder)
         leader = next(pid for pid in set(children()) - before if os.getsid(pid) == pid and _is_program(pid))
         assert leader in set(marked({int(attempt.name)}))

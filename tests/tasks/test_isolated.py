@@ -20,7 +20,8 @@ from jobd.tasks.isolated import runner as isolated
 from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.registry import make_runners
 from jobd.tasks.runner import TaskFailed
-from tests.tasks.commands import JOB_ID, PROGRAMS, Before, Notes, children, until
+from tests.support.wait import wait_until_async
+from tests.tasks.commands import JOB_ID, PROGRAMS, Before, Notes, children
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -38,7 +39,7 @@ def task(function: str = "act", **settings: Any) -> Task:
 async def _nothing_stays(folder: Path) -> AsyncIterator[None]:
     before = Before()
     yield
-    await until(before.has_nothing_new, 20)
+    await wait_until_async(before.has_nothing_new, timeout_s=20)
     assert attempts_in(folder) == []
 
 
@@ -77,7 +78,7 @@ async def run_and_cancel(runner: IsolatedRunner, what: str, word: str = "ready",
     notes = Notes()
     async with anyio.create_task_group() as running:
         running.start_soon(runner.run, {"do": what, **payload}, notes.context)
-        await until(lambda: any(word in line for line in notes.lines))
+        await wait_until_async(lambda: any(word in line for line in notes.lines))
         running.cancel_scope.cancel()
     return notes
 
@@ -178,7 +179,7 @@ async def test_process_is_replaced_after_so_many_jobs(made: Callable[..., Isolat
     answers = [await run(runner, "nothing") for _ in range(5)]
 
     assert [answer["calls"] for answer in answers] == [1, 2, 1, 2, 1]
-    await until(lambda: not runner._leaving, 20)
+    await wait_until_async(lambda: not runner._leaving, timeout_s=20)
 
 
 async def test_process_that_has_grown_too_large_is_replaced(made: Callable[..., IsolatedRunner]) -> None:
@@ -324,11 +325,11 @@ async def test_process_that_dies_with_nothing_to_do_costs_no_job(made: Callable[
     first = await run(runner, "nothing")
 
     os.kill(first["pid"], signal.SIGKILL)
-    await until(lambda: not runner._idle)
+    await wait_until_async(lambda: not runner._idle)
     second = await run(runner, "nothing")
 
     assert second["calls"] == 1
-    await until(lambda: first["pid"] not in children())
+    await wait_until_async(lambda: first["pid"] not in children())
 
 
 async def test_handler_may_close_its_outputs(made: Callable[..., IsolatedRunner]) -> None:
@@ -391,7 +392,7 @@ async def test_process_does_not_outlive_a_jobd_that_is_killed(folder: Path, what
     jobd.kill()
     jobd.communicate()
 
-    await until(lambda: not is_running(pid), 20)
+    await wait_until_async(lambda: not is_running(pid), timeout_s=20)
     await IsolatedRunner("t", task(), folder).close()  # which clears away what is left of it
     await bury_orphans(before)
 
@@ -407,7 +408,7 @@ async def test_what_a_handler_started_is_ended_by_the_next_jobd(folder: Path) ->
     runner = IsolatedRunner("t", task(), folder)
     await runner.close()
 
-    await until(lambda: not is_running(program), 20)
+    await wait_until_async(lambda: not is_running(program), timeout_s=20)
     await bury_orphans(before)
 
 
@@ -420,7 +421,7 @@ async def bury_orphans(before: Before) -> None:
                 os.waitpid(pid, 0)
         return not before.added[0]
 
-    await until(are_buried, 20)
+    await wait_until_async(are_buried, timeout_s=20)
 
 
 def start_jobd(folder: Path, what: str) -> subprocess.Popen[str]:

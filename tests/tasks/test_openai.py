@@ -639,10 +639,7 @@ async def test_close_lets_go_of_the_connections(server: OpenAIServer) -> None:
 async def until_closed(server: OpenAIServer) -> None:
     """Without holding up the loop, which does the closing."""
 
-    async def all_closed() -> bool:
-        return server.connections == 0
-
-    await wait_until_async(all_closed, lambda: f"{server.connections} are open")
+    await wait_until_async(lambda: server.connections == 0, lambda: f"{server.connections} are open")
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])

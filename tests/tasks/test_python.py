@@ -12,8 +12,8 @@ from jobd.errors import ConfigError
 from jobd.tasks.declared import task
 from jobd.tasks.python import python_runner
 from jobd.tasks.registry import make_runners, with_declared_tasks
-from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, running_slots
+from tests.support.wait import wait_until_async
 from tests.tasks import handlers
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ async def test_typed_payload_is_checked_before_the_handler_sees_it(shared_postgr
             good = await slots.submit({"width": 3, "height": 4}, task=name)
             bad = await slots.submit({"width": "three"}, task=name)
 
-            await slots.until(good, "done")
-            await slots.until(bad, "error")
+            await slots.wait_for_status(good, "done")
+            await slots.wait_for_status(bad, "error")
 
             assert await slots.row(good, "result") == ("12",)
             error = await slots.error(bad)
@@ -161,16 +161,13 @@ async def test_slot_stays_taken_until_a_thread_that_does_not_stop_returns(shared
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
     async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
         stuck = await slots.submit({"do": "linger"}, max_attempts=1, timeout_s=0.3)
-        await slots.until(stuck, "error")
+        await slots.wait_for_status(stuck, "error")
         next_one = await slots.submit({"do": "return"})
 
-        async def nobody_waits() -> bool:
-            return not slots.service._running and not slots.node.dispatcher._callers
-
-        await eventually(nobody_waits)
+        await wait_until_async(lambda: not slots.service._running and not slots.node.dispatcher._callers)
         assert (await slots.job(next_one)).status == "queued"
         handlers.released.set()
-        await slots.until(next_one, "done")
+        await slots.wait_for_status(next_one, "done")
 
         lines = [event.data for event in await slots.events(stuck) if event.type == "log"]
         assert len(lines) == 1  # what it logged when its attempt was over is nobody's
@@ -181,7 +178,7 @@ async def test_threads_are_used_again(shared_postgres: str, folder: Path) -> Non
     runner: Any = python_runner("chat", "tests.tasks.handlers:act_in_thread")
     async with running_slots(shared_postgres, folder, {"chat": runner}, ONE_SLOT) as slots:
         for _ in range(10):
-            await slots.until(await slots.submit({"do": "return"}), "done")
+            await slots.wait_for_status(await slots.submit({"do": "return"}), "done")
 
         assert len(runner._threads._idle) == 1
 
@@ -208,10 +205,7 @@ async def test_drain_hands_a_job_back_when_its_thread_has_ended(shared_postgres:
         await slots.until_told(job_id, "log")
         slots.handle.stop.set()
 
-        async def is_told_to_stop() -> bool:
-            return all(run.context.cancelled for run in slots.service._running)
-
-        await eventually(is_told_to_stop)
+        await wait_until_async(lambda: all(run.context.cancelled for run in slots.service._running))
         handlers.released.set()
         await slots.stop()
 

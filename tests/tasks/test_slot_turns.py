@@ -11,8 +11,8 @@ import pytest
 
 from jobd.config.model import Queue
 from jobd.tasks.runner import Runner
-from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, RunningSlots, running_slots
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -39,17 +39,14 @@ class SlotsWithHeldResults(msgspec.Struct):
     may_write: anyio.Event
 
     async def until_begun(self, number: int) -> None:
-        async def is_so() -> bool:
-            return self.runner.begun >= number
-
-        await eventually(is_so)
+        await wait_until_async(lambda: self.runner.begun >= number)
 
     async def until_all_are(self, status: str) -> None:
         async def is_so() -> bool:
             pool = self.slots.node.database.pool
             return not await pool.fetchval("SELECT count(*) FROM jobs WHERE status <> $1", status)
 
-        await eventually(is_so)
+        await wait_until_async(is_so)
 
 
 @contextlib.asynccontextmanager

@@ -17,8 +17,8 @@ from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.python import python_runner
-from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, RunningSlots, running_slots
+from tests.support.wait import wait_until_async
 from tests.tasks.commands import command
 from tests.tasks.openai_server import OpenAIServer
 
@@ -146,7 +146,7 @@ async def patient_slots(way: Way, shared_postgres: str, folder: Path) -> AsyncIt
 
 
 async def until_it_runs(slots: RunningSlots, way: Way, job_id: Any) -> None:
-    await slots.until(job_id, "running")
+    await slots.wait_for_status(job_id, "running")
     if way.slow_tells:
         await slots.until_told(job_id, way.slow_tells)
 
@@ -161,7 +161,7 @@ async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
     monkeypatch.setattr("jobd.dispatch.slots.REPORT_S", 0.0)
     job_id = await slots.submit(way.good)
 
-    job = await slots.until(job_id, "done", "error")
+    job = await slots.wait_for_status(job_id, "done", "error")
 
     assert job.status == "done"
 
@@ -169,7 +169,7 @@ async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
 async def test_job_is_done_with_its_result(slots: RunningSlots, way: Way) -> None:
     job_id = await slots.submit(way.good)
 
-    job = await slots.until(job_id, "done", "error")
+    job = await slots.wait_for_status(job_id, "done", "error")
 
     assert (job.status, job.attempt_count) == ("done", 1)
     assert await slots.outcomes(job_id) == ["done"]
@@ -178,7 +178,7 @@ async def test_job_is_done_with_its_result(slots: RunningSlots, way: Way) -> Non
 async def test_events_are_told_in_order_before_the_end(slots: RunningSlots, way: Way) -> None:
     job_id = await slots.submit(way.good)
 
-    await slots.until(job_id, "done", "error")
+    await slots.wait_for_status(job_id, "done", "error")
 
     assert [event.type for event in await slots.events(job_id)] == ["queued", "running", *way.told, "done"]
 
@@ -186,7 +186,7 @@ async def test_events_are_told_in_order_before_the_end(slots: RunningSlots, way:
 async def test_failed_attempt_is_tried_again_until_attempts_run_out(slots: RunningSlots, way: Way) -> None:
     job_id = await slots.submit(way.bad, max_attempts=3)
 
-    job = await slots.until(job_id, "done", "error")
+    job = await slots.wait_for_status(job_id, "done", "error")
 
     assert (job.status, job.attempt_count) == ("error", 3)
     assert await slots.outcomes(job_id) == ["failed"] * 3
@@ -200,8 +200,8 @@ async def test_crash_of_what_runs_the_job_costs_an_attempt_and_never_the_slot(sl
         pytest.skip("there is nothing that could crash")
     crashing = [await slots.submit(way.crash, max_attempts=2) for _ in range(4)]
 
-    jobs = [await slots.until(job_id, "done", "error") for job_id in crashing]
-    after = await slots.until(await slots.submit(way.good), "done", "error")
+    jobs = [await slots.wait_for_status(job_id, "done", "error") for job_id in crashing]
+    after = await slots.wait_for_status(await slots.submit(way.good), "done", "error")
 
     assert [(job.status, job.attempt_count) for job in jobs] == [("error", 2)] * 4
     assert [await slots.outcomes(job_id) for job_id in crashing] == [["failed"] * 2] * 4
@@ -211,11 +211,11 @@ async def test_crash_of_what_runs_the_job_costs_an_attempt_and_never_the_slot(sl
 async def test_attempt_that_takes_too_long_is_stopped_and_fails(slots: RunningSlots, way: Way) -> None:
     job_id = await slots.submit(way.slow, max_attempts=1, timeout_s=0.3)
 
-    job = await slots.until(job_id, "done", "error")
+    job = await slots.wait_for_status(job_id, "done", "error")
 
     assert job.status == "error"
     assert (await slots.error(job_id))["code"] == "timeout"
-    await eventually(lambda: is_idle(slots))
+    await wait_until_async(lambda: is_idle(slots))
 
 
 async def test_running_job_is_canceled_at_once(slots: RunningSlots, way: Way) -> None:
@@ -224,7 +224,7 @@ async def test_running_job_is_canceled_at_once(slots: RunningSlots, way: Way) ->
 
     await slots.node.engine.cancel([job_id])
 
-    await slots.until(job_id, "canceled")
+    await slots.wait_for_status(job_id, "canceled")
     assert await slots.outcomes(job_id) == ["canceled"]
 
 
@@ -237,7 +237,7 @@ async def test_cancel_that_another_node_asked_for_is_heard_with_the_next_renewal
 
     await slots.node.engine.cancel([job_id])
 
-    await slots.until(job_id, "canceled")
+    await slots.wait_for_status(job_id, "canceled")
 
 
 async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_slots: RunningSlots, way: Way) -> None:
@@ -253,7 +253,7 @@ async def test_drain_hands_back_what_does_not_finish_and_charges_nothing(own_slo
 
 async def test_drain_lets_short_jobs_finish_and_takes_no_more(patient_slots: RunningSlots, way: Way) -> None:
     job_id = await patient_slots.submit(way.good)
-    await patient_slots.until(job_id, "running", "done")
+    await patient_slots.wait_for_status(job_id, "running", "done")
 
     await patient_slots.stop()
     late = await patient_slots.submit(way.good)
@@ -269,7 +269,7 @@ async def test_job_whose_lease_is_lost_is_stopped_and_not_written_to(own_slots: 
     await until_it_runs(slots, way, job_id)
 
     await slots.steal_lease(job_id)
-    await eventually(lambda: is_idle(slots))
+    await wait_until_async(lambda: is_idle(slots))
 
     assert (await slots.job(job_id)).status == "running"
     assert await slots.outcomes(job_id) == [None]
@@ -284,7 +284,7 @@ async def test_lease_is_kept_for_as_long_as_the_job_runs(own_slots: RunningSlots
         query = "SELECT claim_version > 8 FROM leases WHERE resource_id = $1"
         return bool(await slots.node.database.pool.fetchval(query, job_id))
 
-    await eventually(was_renewed_often, 20)
+    await wait_until_async(was_renewed_often, timeout_s=20)
 
     assert await slots.outcomes(job_id) == [None]
     assert not await is_idle(slots)
@@ -294,7 +294,7 @@ async def test_more_jobs_than_slots_are_all_done(slots: RunningSlots, way: Way) 
     ids = [await slots.submit(way.good) for _ in range(20)]
 
     for job_id in ids:
-        await slots.until(job_id, "done")
+        await slots.wait_for_status(job_id, "done")
 
 
 # -- what does not depend on the way -----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ async def test_failure_says_what_happened(
 ) -> None:
     job_id = await plain.submit(payload, task=task, max_attempts=2)
 
-    await plain.until(job_id, "error")
+    await plain.wait_for_status(job_id, "error")
 
     error = await plain.error(job_id)
     assert (error["code"], len(await plain.outcomes(job_id))) == (code, attempts)
@@ -353,11 +353,11 @@ async def test_async_handler_cannot_take_its_slot_down(
     plain: RunningSlots, task: str, payload: dict[str, Any], code: str, message: str
 ) -> None:
     job_id = await plain.submit(payload, task=task, max_attempts=1)
-    await plain.until(job_id, "error")
+    await plain.wait_for_status(job_id, "error")
 
     after = await plain.submit({"do": "return"}, task=task)
 
-    await plain.until(after, "done")
+    await plain.wait_for_status(after, "done")
     error = await plain.error(job_id)
     assert (error["code"], error["message"]) == (code, message)
 
@@ -366,7 +366,7 @@ async def test_async_handler_cannot_take_its_slot_down(
 async def test_stack_of_an_exception_ends_where_it_was_raised(plain: RunningSlots, task: str) -> None:
     job_id = await plain.submit({"do": "raise"}, task=task, max_attempts=1)
 
-    await plain.until(job_id, "error")
+    await plain.wait_for_status(job_id, "error")
 
     stack = (await plain.error(job_id))["stack"]
     assert "in finish" in stack
@@ -376,7 +376,7 @@ async def test_stack_of_an_exception_ends_where_it_was_raised(plain: RunningSlot
 async def test_large_result_goes_to_a_file(plain: RunningSlots, plain_folder: Path) -> None:
     job_id = await plain.submit({"do": "return much", "bytes": 100_000})
 
-    await plain.until(job_id, "done")
+    await plain.wait_for_status(job_id, "done")
 
     (ref,) = await plain.row(job_id, "result_ref")
     assert msgspec.json.decode((plain_folder / ref).read_bytes()) == {"text": "x" * 100_000}
@@ -385,7 +385,7 @@ async def test_large_result_goes_to_a_file(plain: RunningSlots, plain_folder: Pa
 async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(plain: RunningSlots) -> None:
     job_id = await plain.submit({}, task="unheard-of", max_attempts=2)
 
-    await plain.until(job_id, "error")
+    await plain.wait_for_status(job_id, "error")
 
     error = await plain.error(job_id)
     assert (error["code"], await plain.outcomes(job_id)) == ("no_runner", ["failed", "failed"])
@@ -396,7 +396,7 @@ async def test_task_that_nothing_here_runs_ends_as_a_dead_letter_that_says_so(pl
 async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: RunningSlots, task: str) -> None:
     job_id = await plain.submit({"do": "return"}, task=task, max_attempts=7)
 
-    await plain.until(job_id, "done")
+    await plain.wait_for_status(job_id, "done")
 
     (result,) = await plain.row(job_id, "result")
     assert msgspec.json.decode(result) == {"attempt": 1, "of": 7, "key": str(job_id)}
@@ -408,7 +408,7 @@ async def test_slots_that_are_cut_off_hand_their_jobs_back(shared_postgres: str,
         await slots.until_told(job_id, "progress")
 
         slots.scope.cancel()
-        await slots.until(job_id, "queued")
+        await slots.wait_for_status(job_id, "queued")
 
         assert (await slots.job(job_id)).attempt_count == 0
 
@@ -417,10 +417,10 @@ async def test_report_waits_for_postgres_as_long_as_the_lease_is_held(shared_pos
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=60, heartbeat_s=20))
     async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
         job_id = await slots.submit({"seconds": 0.3, "tokens": 0})
-        await slots.until(job_id, "running")
+        await slots.wait_for_status(job_id, "running")
         await slots.node.database.pool.execute("ALTER TABLE attempts RENAME TO gone")
 
         await anyio.sleep(1.0)  # meanwhile the report is refused more than once
         await slots.node.database.pool.execute("ALTER TABLE gone RENAME TO attempts")
 
-        await slots.until(job_id, "done")
+        await slots.wait_for_status(job_id, "done")

@@ -12,8 +12,8 @@ from jobd.config.task_settings import heartbeat_s, lease_ttls, retry_policies, s
 from jobd.job.retry import RetryPolicy
 from jobd.tasks.declared import DECLARED, task
 from jobd.tasks.mock import MockRunner
-from tests.support.node import eventually
 from tests.support.running_slots import CONFIG, running_slots
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,12 +65,12 @@ async def test_slot_renews_a_shorter_lease_in_time(shared_postgres: str, folder:
     config = msgspec.structs.replace(CONFIG, leases=LEASES, tasks=tasks)
     async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
         job_id = await slots.submit({"seconds": 60, "tokens": 0})
-        await slots.until(job_id, "running")
+        await slots.wait_for_status(job_id, "running")
 
         async def is_renewed() -> bool:
             query = "SELECT claim_version > 1 FROM leases WHERE resource_id = $1"
             return bool(await slots.node.database.pool.fetchval(query, job_id))
 
-        await eventually(is_renewed, 14)  # the leases of all are renewed after 15 s at the earliest
+        await wait_until_async(is_renewed, timeout_s=14)  # the leases of all are renewed after 15 s at the earliest
 
         assert await slots.outcomes(job_id) == [None]

@@ -204,7 +204,7 @@ async def slots(shared_postgres: str, folder: Path) -> AsyncIterator[RunningSlot
 async def test_what_several_threads_tell_is_all_kept_and_in_each_ones_order(slots: RunningSlots) -> None:
     job_id = await slots.submit({})
 
-    await slots.until(job_id, "done")
+    await slots.wait_for_status(job_id, "done")
 
     told = [msgspec.json.decode(event.data) for event in await slots.events(job_id) if event.type == "note"]
     assert [[one["k"] for one in told if one["thread"] == n] for n in range(4)] == [list(range(100))] * 4

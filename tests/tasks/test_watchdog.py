@@ -19,8 +19,9 @@ from jobd.tasks.command.marks import MARK_VARIABLE, carrying, new_mark
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.registry import make_runners
 from jobd.tasks.watchdog import Watchdog
-from tests.support.daemon import is_alive, poll
+from tests.support.daemon import is_alive
 from tests.support.running_slots import CONFIG, running_slots
+from tests.support.wait import wait_until
 from tests.support.workerless import workerless_daemon
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def test_processes_of_a_frozen_jobd_are_gone_when_their_lease_has_ended(way: str
     config = f"[leases]\nttl_s = 2\nheartbeat_s = 0.5\n[tasks.stay]\n{runs[way]}\n"
     with workerless_daemon(config) as workerless:
         workerless.submit(task="stay", payload={"file": str(file)})
-        poll(lambda: file.exists() and file.read_text(), 30, workerless.daemon.log)
+        wait_until(lambda: file.exists() and file.read_text(), workerless.daemon.log, 30)
         pid = int(file.read_text())
         time.sleep(2.5)  # longer than a lease: renewals reach the watchdog, or it would be gone now
         assert is_alive(pid)
 
         workerless.daemon.signal(signal.SIGSTOP)
         try:
-            poll(lambda: not is_alive(pid), 20, lambda: "it goes on past its lease")
+            wait_until(lambda: not is_alive(pid), "it goes on past its lease", 20)
         finally:
             workerless.daemon.signal(signal.SIGCONT)
 
@@ -79,7 +80,7 @@ async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=30, heartbeat_s=0.3))
     async with running_slots(shared_postgres, folder, runners, config) as slots:
         job_id = await slots.submit({})
-        await slots.until(job_id, "running")
+        await slots.wait_for_status(job_id, "running")
         with anyio.fail_after(30):
             while watchdog._process is None or not file.exists():
                 await anyio.sleep(0.01)
@@ -90,7 +91,7 @@ async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch
 
         assert list(watchdog._ends) != []
         await slots.node.engine.cancel([job_id])
-        await slots.until(job_id, "canceled")
+        await slots.wait_for_status(job_id, "canceled")
         assert watchdog._ends == {}
 
 

@@ -23,7 +23,7 @@ from jobd.tickets.pollers.look import Work, look_for_work
 from jobd.tickets.pollers.take_back import free_claims_of
 from jobd.tickets.prune import prune_tickets
 from tests.support.factories import claim_one
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 from tests.tickets.factories import CONFIG, asked, new_ticket, todo_ticket
 from tests.tickets.ticket_pollers import PollerNode, TicketPollers, ticket_pollers
 
@@ -66,12 +66,12 @@ class RunningPollers:
     async def trail(self, ticket_id: UUID) -> Trail:
         return await self.node.desk.trail(ticket_id)
 
-    async def until(self, ticket_id: UUID, status: str, step: str | None = None) -> None:
+    async def wait_for_status(self, ticket_id: UUID, status: str, step: str | None = None) -> None:
         async def is_there() -> bool:
             ticket = await self.node.desk.read(ticket_id)
             return (ticket.status, ticket.step) == (status, step)
 
-        await eventually(is_there, 15)
+        await wait_until_async(is_there, timeout_s=15)
 
     async def until_submitted(self, ticket_id: UUID) -> UUID:
         async def is_there() -> bool:
@@ -80,7 +80,7 @@ class RunningPollers:
                 await self.db.pool.fetchval("SELECT count(*) FROM jobs WHERE id = $1", orders[0].job_id)
             )
 
-        await eventually(is_there, 15)
+        await wait_until_async(is_there, timeout_s=15)
         return (await self.trail(ticket_id)).workorders[0].job_id
 
     async def finish(self, job_id: UUID) -> None:
@@ -99,7 +99,7 @@ async def test_rings_alone_carry_a_ticket_to_its_end(empty_db: Database, folder:
 
         await running.finish(await running.until_submitted(ticket.ticket_id))
 
-        await running.until(ticket.ticket_id, "DONE")
+        await running.wait_for_status(ticket.ticket_id, "DONE")
 
 
 async def test_looking_alone_carries_a_ticket_to_its_end(empty_db: Database, folder: Path) -> None:
@@ -113,7 +113,7 @@ async def test_looking_alone_carries_a_ticket_to_its_end(empty_db: Database, fol
             [Completion(job_id=job_id, attempt_id=claimed.attempt_id, lease_token=claimed.lease_token, result="1")],
         )
 
-        await running.until(ticket.ticket_id, "DONE")
+        await running.wait_for_status(ticket.ticket_id, "DONE")
 
 
 async def test_a_look_rings_for_whoever_has_something_to_do_and_for_nobody_else(pollers: TicketPollers) -> None:

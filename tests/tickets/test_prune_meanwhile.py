@@ -14,7 +14,7 @@ from jobd.tickets.prune import forget_gone_tickets
 from jobd.tickets.read import read_ticket
 from jobd.tickets.trail import read_trail
 from jobd.wire.tickets import EditTicket
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 from tests.tickets.factories import CONFIG, asked, code_of, status_of, ticket_in
 from tests.tickets.pruning import DAY_S, after_days, done, prune, rows_of
 from tests.tickets.test_decisions import VERBS
@@ -60,7 +60,7 @@ async def test_who_reopens_a_ticket_that_is_being_pruned_learns_that_it_is_gone(
         async with empty_db.pool.acquire() as janitor, janitor.transaction():
             assert (await prune(janitor)).tickets == 1
             tasks.start_soon(reopened)
-            await eventually(waits)
+            await wait_until_async(waits)
 
     assert codes == ["gone_ticket"]
     assert await empty_db.pool.fetchval("SELECT count(*) FROM ticket_decisions") == 0

@@ -13,7 +13,7 @@ from jobd.lifecycle.cancel import cancel
 from jobd.tickets.schemas import SCHEMA_NAMES, schema_of
 from tests.support.clock import TO_1970_S, TO_2056_S, set_clock
 from tests.support.disk import small_disk
-from tests.support.node import eventually
+from tests.support.wait import wait_until_async
 from tests.tickets.factories import code_of, new_ticket, todo_ticket
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ async def test_a_job_past_its_budget_is_canceled_and_the_ticket_says_so(pollers:
         await pollers.first.turn()
         return await pollers.status(ticket.ticket_id) == "BLOCKED"
 
-    await eventually(has_rested, 15)
+    await wait_until_async(has_rested, timeout_s=15)
 
     trail = await pollers.trail(ticket.ticket_id)
     assert trail.output_bundles[0].outcome == "BUDGET_EXHAUSTED"

@@ -111,12 +111,6 @@ async def running(supervisor: Supervisor) -> AsyncIterator[Run]:
     assert asyncio.all_tasks() <= before
 
 
-async def until(condition: Callable[[], object]) -> None:
-    with anyio.fail_after(DEADLINE_S):
-        while not condition():
-            await anyio.sleep(0.001)
-
-
 def spec(
     service: Service,
     name: str = "",

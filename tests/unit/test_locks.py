@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.host import locks
-from tests.unit.helpers_processes import DEADLINE_S, is_alive, poll
+from tests.support.wait import wait_until
+from tests.unit.helpers_processes import DEADLINE_S, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -193,7 +194,7 @@ def test_lock_is_held_until_the_last_of_the_family_is_gone(lock: Path, start_fam
     assert locks.holders(lock) == family.offspring
     os.kill(family.offspring[0], SIGKILL)
 
-    poll(lambda: not locks.is_held(lock))
+    wait_until(lambda: not locks.is_held(lock))
 
 
 def test_probing_never_keeps_anyone_from_taking_the_lock(lock: Path) -> None:
@@ -230,7 +231,7 @@ async def test_force_finds_and_stops_an_orphan_whose_parent_is_gone(lock: Path, 
 
     assert found == family.offspring
     assert not locks.is_held(lock)
-    poll(lambda: not is_alive(family.offspring[0]))
+    wait_until(lambda: not is_alive(family.offspring[0]))
 
 
 async def test_only_the_first_of_a_family_gets_the_polite_signal(lock: Path, start_family: Start) -> None:

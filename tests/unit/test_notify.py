@@ -9,7 +9,8 @@ import pytest
 
 from jobd.host.systemd import Notifier
 from jobd.supervise.service import Phase, State
-from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise, until
+from tests.support.wait import wait_until_async
+from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,10 +108,10 @@ async def test_supervisor_says_what_it_waits_for_and_then_that_it_is_ready(syste
     supervisor = supervise([spec(first), spec(last)], environ=systemd.environ)
 
     async with running(supervisor):
-        await until(lambda: systemd.has_heard("STATUS=waiting for last"))
+        await wait_until_async(lambda: systemd.has_heard("STATUS=waiting for last"))
         too_early = systemd.has_heard("READY=1")
         last.let_be_ready()
-        await until(lambda: systemd.has_heard("STATUS=ready"))
+        await wait_until_async(lambda: systemd.has_heard("STATUS=ready"))
 
     assert not too_early
     assert systemd.heard.index("READY=1") < systemd.heard.index("STATUS=ready")
@@ -122,9 +123,9 @@ async def test_supervisor_says_ready_only_once_however_often_it_is_mended(system
     supervisor = supervise([spec(service)], environ=systemd.environ, on_ready=lambda: calls.append("ready"))
 
     async with running(supervisor):
-        await until(lambda: systemd.has_heard("STATUS=ready"))
+        await wait_until_async(lambda: systemd.has_heard("STATUS=ready"))
         service.crash(OSError("gone"))
-        await until(lambda: systemd.hear() and systemd.heard[-1] == "STATUS=ready")
+        await wait_until_async(lambda: systemd.hear() and systemd.heard[-1] == "STATUS=ready")
 
     assert systemd.heard.count("READY=1") == 1
     assert "STATUS=waiting for service" in systemd.heard
@@ -136,11 +137,11 @@ async def test_supervisor_says_that_it_drains_and_then_no_more_of_what_it_waits_
     supervisor = supervise([spec(server, phase=Phase.SERVERS), spec(working)], environ=systemd.environ)
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
-        await until(lambda: systemd.has_heard("STOPPING=1\nSTATUS=draining"))
+        await wait_until_async(lambda: systemd.has_heard("STOPPING=1\nSTATUS=draining"))
         server.crash(OSError("gone"))
-        await until(lambda: server.starts == 2 and supervisor.states()["server"] is State.READY)
+        await wait_until_async(lambda: server.starts == 2 and supervisor.states()["server"] is State.READY)
         supervisor.stop()
         await run.ended.wait()
 
@@ -159,15 +160,15 @@ async def test_watchdog_is_fed_only_while_no_service_is_stuck(
     supervisor = supervise([spec(hung, stall_s=0.1)], environ=environ)
 
     async with running(supervisor):
-        await until(lambda: systemd.has_heard("WATCHDOG=1"))
-        await until(alarms)
+        await wait_until_async(lambda: systemd.has_heard("WATCHDOG=1"))
+        await wait_until_async(alarms)
         systemd.hear()
         before = alarms()
-        await until(lambda: alarms() >= before + 3)
+        await wait_until_async(lambda: alarms() >= before + 3)
         while_stuck = systemd.hear()
         assert hung.handle is not None
         hung.handle.beat()
-        await until(lambda: "WATCHDOG=1" in systemd.hear())
+        await wait_until_async(lambda: "WATCHDOG=1" in systemd.hear())
 
     assert while_stuck == []
 
@@ -178,8 +179,8 @@ async def test_watchdog_is_fed_during_the_drain(systemd: Listener) -> None:
     supervisor = supervise([spec(deaf)], environ=environ)
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
-        await until(lambda: systemd.has_heard("STOPPING=1\nSTATUS=draining"))
+        await wait_until_async(lambda: systemd.has_heard("STOPPING=1\nSTATUS=draining"))
 
-        await until(lambda: "WATCHDOG=1" in systemd.hear())
+        await wait_until_async(lambda: "WATCHDOG=1" in systemd.hear())

@@ -14,8 +14,8 @@ from jobd.errors import ServerFailed, ServerMissing
 from jobd.host import locks
 from jobd.host.account import Account, server_account
 from jobd.host.process import ENVIRONMENT, READ_BYTES, REMEMBERED_LINES, Child
-from tests.support.wait import wait_until_async
-from tests.unit.helpers_processes import DEADLINE_S, is_alive, poll
+from tests.support.wait import wait_until, wait_until_async
+from tests.unit.helpers_processes import DEADLINE_S, is_alive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -143,7 +143,7 @@ async def test_child_that_ignores_the_signals_is_killed_with_its_whole_session(f
         code = await child.stop([(SIGTERM, 0.02), (SIGTERM, 0.02)])
 
     assert code == -SIGKILL
-    poll(lambda: not is_alive(offspring))
+    wait_until(lambda: not is_alive(offspring))
 
 
 async def test_standard_input_is_handed_over_whole(folder: Path, lock_fd: int) -> None:
@@ -186,11 +186,10 @@ async def test_child_inherits_no_descriptor_but_the_lock(folder: Path, lock_fd: 
     os.set_inheritable(elsewhere, True)
 
     async with started(["sleep", "300"], folder, lock_fd) as (child, _):
-
-        async def only_the_lock() -> bool:  # while it starts, the dynamic loader has a library open
-            return {int(name) for name in os.listdir(f"/proc/{child.pid}/fd")} == {0, 1, 2, lock_fd}
-
-        await wait_until_async(only_the_lock, lambda: os.listdir(f"/proc/{child.pid}/fd"))
+        await wait_until_async(
+            lambda: {int(name) for name in os.listdir(f"/proc/{child.pid}/fd")} == {0, 1, 2, lock_fd},
+            lambda: os.listdir(f"/proc/{child.pid}/fd"),
+        )
     os.close(elsewhere)
 
 

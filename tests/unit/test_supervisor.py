@@ -11,7 +11,8 @@ import pytest
 from jobd.errors import AddressRefused, DataDirRefused, GaveUp, ServerDown
 from jobd.supervise.restart import RestartPolicy
 from jobd.supervise.service import State
-from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise, until
+from tests.support.wait import wait_until_async
+from tests.unit.helpers_services import Deaf, Scripted, running, spec, supervise
 
 if TYPE_CHECKING:
     from jobd.supervise.service import Handle
@@ -45,7 +46,7 @@ async def test_services_start_in_order_of_need() -> None:
     supervisor = supervise([spec(edge, "edge", "link", "server"), spec(link, "link", "server"), spec(server)])
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert diary == [f"{name} {step}" for name in ("server", "link", "edge") for step in ("starts", "is ready")]
 
@@ -55,7 +56,7 @@ async def test_independent_services_do_not_wait_for_each_other() -> None:
     supervisor = supervise([spec(slow), spec(quick)])
 
     async with running(supervisor):
-        await until(lambda: supervisor.states()["quick"] is State.READY)
+        await wait_until_async(lambda: supervisor.states()["quick"] is State.READY)
 
         assert supervisor.states()["slow"] is State.STARTING
 
@@ -65,10 +66,10 @@ async def test_supervisor_is_ready_only_when_every_service_is() -> None:
     supervisor = supervise([spec(first), spec(last), spec(Scripted("behind"), "", "last")])
 
     async with running(supervisor):
-        await until(lambda: supervisor.states()["first"] is State.READY)
+        await wait_until_async(lambda: supervisor.states()["first"] is State.READY)
         before = supervisor.is_ready(), supervisor.states()
         last.let_be_ready()
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
     assert before == (False, {"first": State.READY, "last": State.STARTING, "behind": State.WAITING})
 
@@ -79,7 +80,7 @@ async def test_failed_service_is_started_again() -> None:
     supervisor = supervise([spec(service)])
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert service.starts == 3
 
@@ -90,7 +91,7 @@ async def test_service_starts_behind_what_it_needs_however_often_that_failed_bef
     supervisor = supervise([spec(server), spec(link, "link", "server")])
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert (server.starts, link.starts) == (3, 1)
 
@@ -101,10 +102,10 @@ async def test_what_needs_a_failed_service_is_started_again_behind_it_and_the_re
     supervisor = supervise([spec(server), spec(other), spec(link, "link", "server"), spec(edge, "edge", "link")])
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         diary.clear()
         server.crash(OSError("gone"))
-        await until(lambda: supervisor.is_ready() and edge.starts == 2)
+        await wait_until_async(lambda: supervisor.is_ready() and edge.starts == 2)
 
     restart = [f"{name} {step}" for name in ("server", "link", "edge") for step in ("starts", "is ready")]
     assert [line for line in diary if "starts" in line or "ready" in line] == restart
@@ -120,10 +121,10 @@ async def test_being_ended_with_what_it_needs_is_not_a_failure_of_the_service() 
     async with running(supervisor) as run:
         for service in (server, server, server, link, link, link):
             before = link.starts
-            await until(supervisor.is_ready)
+            await wait_until_async(supervisor.is_ready)
             service.crash(OSError("gone"))
-            await until(lambda before=before: link.starts > before)  # type: ignore[misc]  # mypy knows no such default
-        await until(supervisor.is_ready)
+            await wait_until_async(lambda before=before: link.starts > before)  # type: ignore[misc]  # mypy knows no such default
+        await wait_until_async(supervisor.is_ready)
 
         assert run.error is None
 
@@ -142,10 +143,10 @@ async def test_service_that_fails_while_it_is_ended_with_what_it_needs_is_not_to
 
     async with running(supervisor) as run:
         for starts in (2, 3):
-            await until(supervisor.is_ready)
+            await wait_until_async(supervisor.is_ready)
             server.crash(OSError("gone"))
-            await until(lambda starts=starts: clumsy.starts == starts)  # type: ignore[misc]  # as above
-        await until(supervisor.is_ready)
+            await wait_until_async(lambda starts=starts: clumsy.starts == starts)  # type: ignore[misc]  # as above
+        await wait_until_async(supervisor.is_ready)
 
         assert run.error is None
 
@@ -166,7 +167,7 @@ async def test_service_that_a_stray_cancellation_ends_has_failed_and_takes_nothi
     supervisor = supervise([spec(struck), spec(other)])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert (struck.starts, other.starts) == (2, 1)
         assert not run.ended.is_set()
@@ -250,7 +251,7 @@ async def test_server_that_is_away_is_never_given_up() -> None:
     supervisor = supervise([spec(link)])
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert link.starts == 51
 
@@ -261,7 +262,7 @@ async def test_service_that_is_not_needed_is_never_given_up() -> None:
     supervisor = supervise([spec(needed), spec(spare, needed=False)])
 
     async with running(supervisor):
-        await until(lambda: spare.starts == 51 and supervisor.states()["spare"] is State.READY)
+        await wait_until_async(lambda: spare.starts == 51 and supervisor.states()["spare"] is State.READY)
 
         assert needed.starts == 1
 
@@ -271,10 +272,10 @@ async def test_first_start_waits_for_what_is_not_needed_as_long_as_that_may_succ
     supervisor = supervise([spec(needed), spec(spare, needed=False)])
 
     async with running(supervisor):
-        await until(lambda: supervisor.states() == {"needed": State.READY, "spare": State.STARTING})
+        await wait_until_async(lambda: supervisor.states() == {"needed": State.READY, "spare": State.STARTING})
         before = supervisor.is_ready()
         spare.let_be_ready()
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert not before
         assert not supervisor.is_degraded()
@@ -291,7 +292,7 @@ async def test_first_start_is_degraded_when_something_not_needed_cannot_start() 
     )
 
     async with running(supervisor):
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
 
         assert supervisor.is_degraded()
         assert told == ["ready"]
@@ -303,10 +304,10 @@ async def test_refusal_of_what_is_not_needed_ends_a_start_and_not_what_runs() ->
     supervisor = supervise([spec(needed), spec(spare, needed=False)])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         spare.failing = [DataDirRefused("not now")] * 20
         spare.crash(OSError("gone"))
-        await until(lambda: spare.starts == 22 and supervisor.states()["spare"] is State.READY)
+        await wait_until_async(lambda: spare.starts == 22 and supervisor.states()["spare"] is State.READY)
 
         assert run.error is None
 
@@ -316,7 +317,7 @@ async def test_ready_service_that_stopped_beating_is_stuck_until_it_beats() -> N
     supervisor = supervise([spec(hung, stall_s=0.05), spec(alive)])
 
     async with running(supervisor):
-        await until(lambda: supervisor.stuck() == ["hung"])
+        await wait_until_async(lambda: supervisor.stuck() == ["hung"])
         assert hung.handle is not None
         hung.handle.beat()
 
@@ -328,7 +329,7 @@ async def test_service_that_is_still_starting_is_not_stuck() -> None:
     supervisor = supervise([spec(starting, stall_s=0.0), spec(ready, stall_s=0.0)])
 
     async with running(supervisor):
-        await until(lambda: supervisor.stuck() == ["ready"])
+        await wait_until_async(lambda: supervisor.stuck() == ["ready"])
 
         assert supervisor.states()["starting"] is State.STARTING
 

@@ -11,7 +11,8 @@ import anyio
 from jobd.errors import AddressRefused
 from jobd.supervise.restart import RestartPolicy
 from jobd.supervise.service import Phase, State
-from tests.unit.helpers_services import DEADLINE_S, Deaf, Scripted, running, spec, supervise, until
+from tests.support.wait import wait_until_async
+from tests.unit.helpers_services import DEADLINE_S, Deaf, Scripted, running, spec, supervise
 
 if TYPE_CHECKING:
     import pytest
@@ -57,7 +58,7 @@ async def test_drain_stops_phase_by_phase_and_the_last_in_the_tree_first() -> No
     supervisor = supervise([spec(Scripted(name, diary), phase=phase) for name, phase in places.items()])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         diary.clear()
         supervisor.stop()
         await run.ended.wait()
@@ -73,9 +74,9 @@ async def test_service_of_a_later_phase_goes_on_until_the_earlier_phase_has_ende
     supervisor = supervise([spec(store, phase=Phase.FLUSH), spec(work, phase=Phase.WORK)])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
-        await until(lambda: work.handle is not None and work.handle.stop.is_set())
+        await wait_until_async(lambda: work.handle is not None and work.handle.stop.is_set())
         during = supervisor.states(), supervisor.draining, supervisor.is_ready()
         work.may_finish.set()
         await run.ended.wait()
@@ -91,7 +92,7 @@ async def test_service_that_ignores_the_stop_is_cut_off_at_the_deadline_and_the_
     supervisor = supervise(tree, drain_s=0.05)
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         diary.clear()
         supervisor.stop()
         await run.ended.wait()
@@ -112,7 +113,7 @@ async def test_server_has_its_own_time_after_a_drain_that_took_all_of_its(caplog
     supervisor = supervise([spec(server, phase=Phase.SERVERS), spec(deaf, phase=Phase.WORK)], drain_s=0.0)
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
         await run.ended.wait()
 
@@ -138,9 +139,9 @@ async def test_second_stop_cuts_everything_off_at_once() -> None:
     supervisor = supervise(tree, drain_s=math.inf)
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
-        await until(lambda: work.handle is not None and work.handle.stop.is_set())
+        await wait_until_async(lambda: work.handle is not None and work.handle.stop.is_set())
         supervisor.stop()
         await run.ended.wait()
 
@@ -168,7 +169,7 @@ async def test_stop_before_anything_is_ready_ends_the_run() -> None:
     supervisor = supervise([spec(starting), spec(Scripted("behind"), "", "starting")], drain_s=0.05)
 
     async with running(supervisor) as run:
-        await until(lambda: starting.starts)
+        await wait_until_async(lambda: starting.starts)
         supervisor.stop()
         await run.ended.wait()
 
@@ -195,7 +196,7 @@ async def test_stop_does_not_wait_for_a_service_that_backs_off() -> None:
     supervisor = supervise([spec(failing)], policy=patient, drain_s=math.inf)
 
     async with running(supervisor) as run:
-        await until(lambda: failing.starts == 1 and supervisor.states()["failing"] is State.WAITING)
+        await wait_until_async(lambda: failing.starts == 1 and supervisor.states()["failing"] is State.WAITING)
         supervisor.stop()
         await run.ended.wait()
 
@@ -209,9 +210,9 @@ async def test_stop_does_not_wait_for_a_need_that_never_becomes_ready() -> None:
     supervisor = supervise(tree, drain_s=math.inf)
 
     async with running(supervisor) as run:
-        await until(lambda: never.starts)
+        await wait_until_async(lambda: never.starts)
         supervisor.stop()
-        await until(lambda: supervisor.states()["waiting"] is State.STOPPED)
+        await wait_until_async(lambda: supervisor.states()["waiting"] is State.STOPPED)
         never.let_be_ready()
         await run.ended.wait()
 
@@ -229,7 +230,7 @@ async def test_service_that_fails_while_it_stops_does_not_fail_the_run() -> None
     supervisor = supervise([spec(service)])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
         await run.ended.wait()
 
@@ -242,11 +243,11 @@ async def test_server_that_dies_during_the_drain_is_mended_for_those_who_still_w
     supervisor = supervise([spec(server, phase=Phase.SERVERS), spec(work)])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
-        await until(lambda: work.handle is not None and work.handle.stop.is_set())
+        await wait_until_async(lambda: work.handle is not None and work.handle.stop.is_set())
         server.crash(OSError("gone"))
-        await until(lambda: server.starts == 2 and supervisor.states()["server"] is State.READY)
+        await wait_until_async(lambda: server.starts == 2 and supervisor.states()["server"] is State.READY)
         work.may_finish.set()
         await run.ended.wait()
 
@@ -261,7 +262,7 @@ async def test_failure_that_led_to_the_drain_outlasts_a_hurried_stop() -> None:
     supervisor = supervise([spec(deaf), spec(refused)], drain_s=math.inf)
 
     async with running(supervisor) as run:
-        await until(lambda: deaf.handle is not None and deaf.handle.stop.is_set())
+        await wait_until_async(lambda: deaf.handle is not None and deaf.handle.stop.is_set())
         supervisor.stop()  # the first that anyone asked for: the drain is due to the refusal
         first_is_patient = not supervisor.hurried
         supervisor.stop()
@@ -278,7 +279,7 @@ async def test_cancelling_the_run_ends_every_service() -> None:
     with anyio.fail_after(DEADLINE_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervisor.run)
-            await until(supervisor.is_ready)
+            await wait_until_async(supervisor.is_ready)
             tasks.cancel_scope.cancel()
 
     assert set(supervisor.states().values()) == {State.STOPPED}
@@ -290,7 +291,7 @@ async def test_stop_is_quiet_when_all_goes_well(caplog: pytest.LogCaptureFixture
     supervisor = supervise([spec(Scripted("service"))])
 
     async with running(supervisor) as run:
-        await until(supervisor.is_ready)
+        await wait_until_async(supervisor.is_ready)
         supervisor.stop()
         await run.ended.wait()
 
