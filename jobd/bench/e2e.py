@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import cProfile
 import io
-import os
-import platform
 import pstats
-from statistics import median
 from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +18,9 @@ import anyio
 import msgspec
 from msgspec.structs import asdict
 
-import jobd
 from jobd.bench.engine import PAYLOAD, RESULT
 from jobd.bench.node import throw_away_node
-from jobd.bench.report import medians
+from jobd.bench.report import Machine, load_average, machine, medians, percentiles_ms
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import NewJob
 from jobd.store.ids import new_id, new_ids
@@ -53,7 +49,7 @@ PAUSE_S = 0.005
 PROFILE_LINES = 25
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class E2eRound(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs per second, until the last is finished and told.
     jobs: float
     #: Floors, rows and messages per second.
@@ -66,18 +62,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     python_us: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    jobd: str
-    python: str
-    cores: int
-    load: tuple[float, float]
+class E2eReport(Machine, frozen=True, kw_only=True):
     jobs: int
-    median: Round
-    rounds: list[Round]
+    median: E2eRound
+    rounds: list[E2eRound]
 
 
-async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> Report:
-    load = os.getloadavg()[0]
+async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> E2eReport:
+    load = load_average()
     say("starting")
     async with throw_away_node() as node:
         await node.database.pool.execute(MAKE_FLOOR_TABLES)
@@ -88,29 +80,21 @@ async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> Report:
             found.append(await one_round(node, jobs))
         say("cleaning up")
     say("")
-    return Report(
-        jobd=jobd.__version__,
-        python=platform.python_version(),
-        cores=os.cpu_count() or 1,
-        load=(load, os.getloadavg()[0]),
-        jobs=jobs,
-        median=medians(found),
-        rounds=found,
-    )
+    return E2eReport(**machine(load), jobs=jobs, median=medians(found), rounds=found)
 
 
-async def one_round(node: Node, jobs: int) -> Round:
+async def one_round(node: Node, jobs: int) -> E2eRound:
     postgres, redis = await postgres_floor(node, jobs), await redis_floor(node, jobs)
     cpu_s = process_time()
     rate = await drain(node, jobs)
     cpu_s = process_time() - cpu_s
-    ways = await latencies(node)
-    return Round(
+    p50_ms, p99_ms = percentiles_ms(await latencies(node))
+    return E2eRound(
         jobs=rate,
         postgres=postgres,
         redis=redis,
-        p50_ms=median(ways) * 1000,
-        p99_ms=sorted(ways)[int(len(ways) * 0.99)] * 1000,
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
         python_us=cpu_s / jobs * 1e6,
     )
 
@@ -173,7 +157,7 @@ async def latencies(node: Node) -> list[float]:
                 arrived.set()
                 await node.engine.complete_many([_completion(job)])
 
-    ways = []
+    times = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(consume)
         await anyio.sleep(PAUSE_S)
@@ -183,10 +167,10 @@ async def latencies(node: Node) -> list[float]:
             started = perf_counter()
             await node.engine.enqueue(job)
             await arrived.wait()
-            ways.append(begun[job.id] - started)
+            times.append(begun[job.id] - started)
             await anyio.sleep(PAUSE_S)
         tasks.cancel_scope.cancel()
-    return ways
+    return times
 
 
 def _new_job(n: int) -> NewJob:
@@ -245,9 +229,9 @@ async def redis_floor(node: Node, messages: int) -> float:
 # For people
 
 
-def table(report: Report) -> list[str]:
-    one, number = report.median, "{:,.0f}".format
-    both = 1 / (1 / one.postgres + 1 / one.redis)
+def table(report: E2eReport) -> list[str]:
+    figures, number = report.median, "{:,.0f}".format
+    both = 1 / (1 / figures.postgres + 1 / figures.redis)
 
     def spread(name: str) -> str:
         values: Sequence[float] = sorted(getattr(found, name) for found in report.rounds)
@@ -258,11 +242,12 @@ def table(report: Report) -> list[str]:
         for line in (
             f"median of {len(report.rounds)} rounds of {number(report.jobs)} jobs in batches of {BATCH}",
             "",
-            f"jobs, end to end        {number(one.jobs):>8}/s   ({spread('jobs')})",
-            f"floor: Postgres alone   {number(one.postgres):>8}/s   one INSERT and two UPDATEs a job",
-            f"floor: Redis alone      {number(one.redis):>8}/s   XADD XREADGROUP XACK XDEL",
-            f"both in turn            {number(both):>8}/s   of which jobd reaches {one.jobs / both:.0%}",
-            f"enqueue to start        p50 {one.p50_ms:.2f} ms  p99 {one.p99_ms:.2f} ms   single jobs on an idle node",
-            f"CPU of jobd itself      {one.python_us:.0f} us a job",
+            f"jobs, end to end        {number(figures.jobs):>8}/s   ({spread('jobs')})",
+            f"floor: Postgres alone   {number(figures.postgres):>8}/s   one INSERT and two UPDATEs a job",
+            f"floor: Redis alone      {number(figures.redis):>8}/s   XADD XREADGROUP XACK XDEL",
+            f"both in turn            {number(both):>8}/s   of which jobd reaches {figures.jobs / both:.0%}",
+            f"enqueue to start        p50 {figures.p50_ms:.2f} ms  p99 {figures.p99_ms:.2f} ms"
+            "   single jobs on an idle node",
+            f"CPU of jobd itself      {figures.python_us:.0f} us a job",
         )
-    ] + [f"Python {report.python}, {report.cores} cores, load {report.load[0]:.1f} before, {report.load[1]:.1f} after"]
+    ] + [report.line()]

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import cProfile
 import io
-import os
-import platform
 import pstats
 from hashlib import sha256
 from time import perf_counter, process_time
@@ -20,8 +18,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-import jobd
-from jobd.bench.report import Profile, Rates, Report, line, row
+from jobd.bench.report import (
+    BatchRates,
+    EngineReport,
+    Profile,
+    load_average,
+    machine,
+    row,
+    side_figure,
+)
 from jobd.bench.server import QUEUE, server
 from jobd.job.model import Completed
 from jobd.lifecycle.claim import Ask, ClaimedJob, claim
@@ -68,13 +73,13 @@ class Spent:
         return answer
 
 
-async def measure(url: str | None, seconds: float, rounds: int, say: Callable[[str], None]) -> Report:
+async def measure(url: str | None, seconds: float, rounds: int, say: Callable[[str], None]) -> EngineReport:
     """All figures; each of them is measured for about `seconds` in every round."""
-    load = os.getloadavg()[0]
+    load = load_average()
     say("starting")
     async with server(url) as where:
         await warm_up(where.databases)
-        rates: dict[int, list[Rates]] = {batch: [] for batch in BATCHES}
+        rates: dict[int, list[BatchRates]] = {batch: [] for batch in BATCHES}
         commits: list[float] = []
         together: list[float] = []
         for number in range(1, rounds + 1):
@@ -86,16 +91,13 @@ async def measure(url: str | None, seconds: float, rounds: int, say: Callable[[s
             commits.append(await rate_of_commits(where.databases[0], seconds))
         say("cleaning up")
     say("")
-    return Report(
-        jobd=jobd.__version__,
-        python=platform.python_version(),
+    return EngineReport(
+        **machine(load),
         server=where.name,
-        cores=os.cpu_count() or 1,
-        load=(load, os.getloadavg()[0]),
         seconds=seconds,
         batches=[row(batch, found) for batch, found in rates.items()],
-        two_connections=line(together),
-        commits=line(commits),
+        two_connections=side_figure(together),
+        commits=side_figure(commits),
     )
 
 
@@ -106,11 +108,11 @@ async def warm_up(databases: Sequence[Database]) -> None:
         await rate_of_commits(database, 0.0)
 
 
-async def compare(database: Database, batch: int, seconds: float) -> Rates:
+async def compare(database: Database, batch: int, seconds: float) -> BatchRates:
     async with database.pool.acquire() as connection:
         insert, update = await floor_rates(connection, batch, seconds)
     jobs, enqueue_s, claim_s, complete_s = await engine_times(database, batch, seconds)
-    return Rates(
+    return BatchRates(
         insert=insert,
         update=update,
         enqueue=jobs / enqueue_s,

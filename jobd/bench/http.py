@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import platform
 import shutil
 import signal
 import socket
@@ -23,9 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import msgspec
 
-import jobd
 from jobd.bench.engine import PAYLOAD
-from jobd.bench.report import medians
+from jobd.bench.report import Machine, load_average, machine, medians, percentiles_ms
 from jobd.errors import ServerFailed
 
 if TYPE_CHECKING:
@@ -44,7 +42,7 @@ max_queued = 10000000
 JOB = f'{{"task":"chat","payload":{PAYLOAD}}}'
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True):
+class HttpRound(msgspec.Struct, frozen=True, kw_only=True):
     #: Answers per second.
     floor: float
     single: float
@@ -55,18 +53,14 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     single_p99_ms: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    jobd: str
-    python: str
-    cores: int
-    load: tuple[float, float]
+class HttpReport(Machine, frozen=True, kw_only=True):
     connections: int
     seconds: float
-    median: Round
-    rounds: list[Round]
+    median: HttpRound
+    rounds: list[HttpRound]
 
 
-class Client(asyncio.Protocol):
+class LoadConnection(asyncio.Protocol):
     """One connection: sends, waits for the whole answer, sends again."""
 
     def __init__(self, request: bytes, until: float, times: list[float]) -> None:
@@ -121,7 +115,7 @@ async def load(address: tuple[str, int], request: bytes, seconds: float) -> tupl
     started = perf_counter()
     clients = []
     for _ in range(CONNECTIONS):
-        _, client = await loop.create_connection(lambda: Client(request, started + seconds, times), *address)
+        _, client = await loop.create_connection(lambda: LoadConnection(request, started + seconds, times), *address)
         clients.append(client)
     for client in clients:
         await client.done
@@ -139,8 +133,8 @@ SINGLE = request_of("/v1/jobs", JOB)
 MANY = request_of("/v1/jobs/batch", f"[{','.join([JOB] * BATCH)}]")
 
 
-async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> Report:
-    load_before = os.getloadavg()[0]
+async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> HttpReport:
+    load_before = load_average()
     found = []
     say("starting")
     with floor_server() as floor, jobd_server() as served:
@@ -151,13 +145,10 @@ async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> Re
             at_floor, _ = await load(floor, SINGLE, seconds)
             single, times = await load(served.address, SINGLE, seconds)
             many, _ = await load(served.address, MANY, seconds)
-            found.append(_round(at_floor, single, many * BATCH, sorted(times)))
+            found.append(_round(at_floor, single, many * BATCH, times))
     say("")
-    return Report(
-        jobd=jobd.__version__,
-        python=platform.python_version(),
-        cores=os.cpu_count() or 1,
-        load=(load_before, os.getloadavg()[0]),
+    return HttpReport(
+        **machine(load_before),
         connections=CONNECTIONS,
         seconds=seconds,
         median=medians(found),
@@ -165,14 +156,9 @@ async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> Re
     )
 
 
-def _round(floor: float, single: float, batch: float, times: list[float]) -> Round:
-    return Round(
-        floor=floor,
-        single=single,
-        batch=batch,
-        single_p50_ms=times[len(times) // 2] * 1000,
-        single_p99_ms=times[int(len(times) * 0.99)] * 1000,
-    )
+def _round(floor: float, single: float, batch: float, times: list[float]) -> HttpRound:
+    p50_ms, p99_ms = percentiles_ms(times)
+    return HttpRound(floor=floor, single=single, batch=batch, single_p50_ms=p50_ms, single_p99_ms=p99_ms)
 
 
 # Servers
@@ -230,15 +216,15 @@ def _address_in(process: subprocess.Popen[str]) -> tuple[str, int]:
     raise ServerFailed("the jobd to be measured did not start; try jobd serve by hand to see why")
 
 
-def table(report: Report) -> list[str]:
-    one = report.median
+def table(report: HttpReport) -> list[str]:
+    figures = report.median
     lines = [
         f"median of {len(report.rounds)} rounds of {report.seconds:g} s at {report.connections} connections",
         "",
-        f"floor, a constant answer   {one.floor:>9,.0f}/s",
-        f"single submits             {one.single:>9,.0f}/s   {one.single / one.floor:.0%} of the floor;"
-        f" p50 {one.single_p50_ms:.1f} ms, p99 {one.single_p99_ms:.1f} ms",
-        f"in batches of {BATCH}          {one.batch:>9,.0f}/s   jobs",
-        f"Python {report.python}, {report.cores} cores, load {report.load[0]:.1f} before, {report.load[1]:.1f} after",
+        f"floor, a constant answer   {figures.floor:>9,.0f}/s",
+        f"single submits             {figures.single:>9,.0f}/s   {figures.single / figures.floor:.0%} of the floor;"
+        f" p50 {figures.single_p50_ms:.1f} ms, p99 {figures.single_p99_ms:.1f} ms",
+        f"in batches of {BATCH}          {figures.batch:>9,.0f}/s   jobs",
+        report.line(),
     ]
     return [line.replace(",", " ") if "/s" in line else line for line in lines]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from statistics import median
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+
+import jobd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +18,35 @@ if TYPE_CHECKING:
 Figures = TypeVar("Figures", bound=msgspec.Struct)
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What the report of every benchmark says of the program and the machine."""
+
+    jobd: str
+    python: str
+    cores: int
+    #: The machine's load average when it began and when it was done: figures of a busy machine say little.
+    load: tuple[float, float]
+
+    def line(self) -> str:
+        return f"Python {self.python}, {self.cores} cores, load {self.load[0]:.1f} before, {self.load[1]:.1f} after"
+
+
+def load_average() -> float:
+    """Over the last minute."""
+    return os.getloadavg()[0]
+
+
+def machine(load_before: float) -> dict[str, Any]:
+    """The fields of `Machine` as they are now, at the end of a benchmark."""
+    return {
+        "jobd": jobd.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count() or 1,
+        "load": (load_before, load_average()),
+    }
+
+
+class BatchRates(msgspec.Struct, frozen=True, kw_only=True):
     """Rows or jobs per second, in calls of one size on one connection."""
 
     insert: float
@@ -26,32 +58,28 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     lifecycle: float
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class BatchRow(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
-    median: Rates
-    rounds: list[Rates]
+    median: BatchRates
+    rounds: list[BatchRates]
 
 
-class Line(msgspec.Struct, frozen=True):
+class SideFigure(msgspec.Struct, frozen=True):
     """Something measured beside the table, per second."""
 
     median: float
     rounds: list[float]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    jobd: str
-    python: str
+class EngineReport(Machine, frozen=True, kw_only=True):
+    #: Name and version of the Postgres.
     server: str
-    cores: int
-    #: The machine's load average when it began and when it was done: figures of a busy machine say little.
-    load: tuple[float, float]
     seconds: float
-    batches: list[Row]
+    batches: list[BatchRow]
     #: The lifecycle in batches of 500 on two connections with jobs of their own.
-    two_connections: Line
+    two_connections: SideFigure
     #: Commits of a single row: what the disk takes for each.
-    commits: Line
+    commits: SideFigure
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,15 +93,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 def medians(rounds: Sequence[Figures]) -> Figures:
     """Each figure's own median over the rounds."""
     kind = type(rounds[0])
-    return kind(**{name: median(getattr(one, name) for one in rounds) for name in kind.__struct_fields__})
+    return kind(**{name: median(getattr(found, name) for found in rounds) for name in kind.__struct_fields__})
 
 
-def row(batch: int, rounds: Sequence[Rates]) -> Row:
-    return Row(batch=batch, median=medians(rounds), rounds=list(rounds))
+def percentiles_ms(times: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile of durations in seconds, in milliseconds."""
+    return median(times) * 1000, sorted(times)[int(len(times) * 0.99)] * 1000
 
 
-def line(rounds: Sequence[float]) -> Line:
-    return Line(median(rounds), list(rounds))
+def row(batch: int, rounds: Sequence[BatchRates]) -> BatchRow:
+    return BatchRow(batch=batch, median=medians(rounds), rounds=list(rounds))
+
+
+def side_figure(rounds: Sequence[float]) -> SideFigure:
+    return SideFigure(median(rounds), list(rounds))
 
 
 def profile_text(profile: Profile) -> list[str]:
@@ -87,7 +120,7 @@ def profile_text(profile: Profile) -> list[str]:
 HEADINGS = ("batch", "INSERT", "UPDATE", "enqueue", "claim", "complete", "claim+complete", "lifecycle", "of floor")
 
 
-def table(report: Report) -> list[str]:
+def table(report: EngineReport) -> list[str]:
     """Medians in columns. `of floor` compares a lifecycle with the least it could be: an INSERT and two UPDATEs."""
     lines = [_aligned(HEADINGS), *(_aligned(_cells(row)) for row in report.batches)]
     commits = report.commits.median
@@ -100,15 +133,14 @@ def table(report: Report) -> list[str]:
         "",
         f"lifecycle, batch 500, two connections: {_number(report.two_connections.median)} jobs/s",
         f"commits of one row: {_number(commits)}/s, {1000 / commits:.2f} ms each",
-        f"{report.server}, Python {report.python}, {report.cores} cores, "
-        f"load {report.load[0]:.1f} before and {report.load[1]:.1f} after",
+        f"{report.server}, {report.line()}",
     ]
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: BatchRow) -> tuple[str, ...]:
     rates = row.median
     floor = 1 / (1 / rates.insert + 2 / rates.update)
-    numbers = (getattr(rates, name) for name in Rates.__struct_fields__)
+    numbers = (getattr(rates, name) for name in BatchRates.__struct_fields__)
     return (str(row.batch), *map(_number, numbers), f"{rates.lifecycle / floor:.0%}")
 
 

@@ -35,18 +35,18 @@ QUEUE = "jobd-bench"
 FOR_SWEEPING = "SET statement_timeout = 0; SET enable_hashjoin = on; SET enable_seqscan = on"
 
 
-class Server(msgspec.Struct, frozen=True):
+class BenchServer(msgspec.Struct, frozen=True):
     name: str
     #: Two, with one connection each.
     databases: tuple[Database, Database]
 
 
-def server(url: str | None) -> contextlib.AbstractAsyncContextManager[Server]:
+def server(url: str | None) -> contextlib.AbstractAsyncContextManager[BenchServer]:
     return given(url) if url else throw_away()
 
 
 @contextlib.asynccontextmanager
-async def given(url: str) -> AsyncIterator[Server]:
+async def given(url: str) -> AsyncIterator[BenchServer]:
     """A server with jobd's schema; what the benchmark writes there is deleted in the end."""
     async with connected(Config(postgres=Postgres(url=url))) as connection:
         where = f"postgres.url {masked_url(url)}"
@@ -65,7 +65,7 @@ async def given(url: str) -> AsyncIterator[Server]:
 
 
 @contextlib.asynccontextmanager
-async def throw_away() -> AsyncIterator[Server]:
+async def throw_away() -> AsyncIterator[BenchServer]:
     """An embedded server as `jobd serve` would run it, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
         os.chmod(folder, 0o755)  # the server may run as another user
@@ -80,12 +80,12 @@ async def throw_away() -> AsyncIterator[Server]:
 
 
 @contextlib.asynccontextmanager
-async def _opened(connection: Connection, url: str) -> AsyncIterator[Server]:
+async def _opened(connection: Connection, url: str) -> AsyncIterator[BenchServer]:
     await connection.execute(MAKE_FLOOR_TABLES)
     version = str(await connection.fetchval("SELECT current_setting('server_version')"))
     first, second = Database(url, 1), Database(url, 1)
     async with first.opened(), second.opened():
-        yield Server(f"Postgres {version.split()[0]}", (first, second))
+        yield BenchServer(f"Postgres {version.split()[0]}", (first, second))
 
 
 async def sweep(connection: Connection) -> None:

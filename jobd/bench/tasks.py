@@ -9,22 +9,18 @@ of floors and jobs take turns; the median counts.
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import shutil
 import signal
 import subprocess
 import sys
-from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 
-import jobd
 from jobd.bench.http import READY_S, floor_server, jobd_server
-from jobd.bench.report import medians
+from jobd.bench.report import Machine, load_average, machine, medians, percentiles_ms
 from jobd.bench.task_floors import AT_ONCE, PAYLOAD, floor
 from jobd.client import AsyncClient
 from jobd.errors import ServerFailed
@@ -95,7 +91,7 @@ queue = "worker"
 """
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True):
+class WayRound(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs per second, and runs per second without jobd.
     jobs: float
     floor: float
@@ -106,24 +102,20 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     way: str
-    median: Figures
-    rounds: list[Figures]
+    median: WayRound
+    rounds: list[WayRound]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    jobd: str
-    python: str
-    cores: int
-    load: tuple[float, float]
+class TasksReport(Machine, frozen=True, kw_only=True):
     jobs: int
     slots: int
     ways: list[Way]
 
 
-async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> Report:
-    load = os.getloadavg()[0]
+async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> TasksReport:
+    load = load_average()
     argv = (shutil.which("cat") or "/bin/cat",)
-    found: dict[str, list[Figures]] = {way: [] for way in WAYS}
+    found: dict[str, list[WayRound]] = {way: [] for way in WAYS}
     say("starting")
     settings = CONFIG.format(slots=AT_ONCE, argv=msgspec.json.encode(argv).decode())
     with floor_server() as constant, jobd_server(settings) as served, _remote_worker(served):
@@ -135,23 +127,15 @@ async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> Report:
                     say(f"round {number} of {rounds}: {way}")
                     at_floor = await floor(way, 0.5, argv, constant)
                     rate = await _drain(client, database, way, max(AT_ONCE, round(jobs * part)))
-                    found[way].append(_figures(rate, at_floor, await _latencies(client, way)))
+                    p50_ms, p99_ms = percentiles_ms(await _latencies(client, way))
+                    found[way].append(WayRound(jobs=rate, floor=at_floor, p50_ms=p50_ms, p99_ms=p99_ms))
         say("cleaning up")
     say("")
-    return Report(
-        jobd=jobd.__version__,
-        python=platform.python_version(),
-        cores=os.cpu_count() or 1,
-        load=(load, os.getloadavg()[0]),
+    return TasksReport(
+        **machine(load),
         jobs=jobs,
         slots=AT_ONCE,
         ways=[Way(way=way, median=medians(figures), rounds=figures) for way, figures in found.items()],
-    )
-
-
-def _figures(rate: float, at_floor: float, times: list[float]) -> Figures:
-    return Figures(
-        jobs=rate, floor=at_floor, p50_ms=median(times) * 1000, p99_ms=sorted(times)[int(len(times) * 0.99)] * 1000
     )
 
 
@@ -213,7 +197,7 @@ def _remote_worker(served: Served) -> Iterator[None]:
             process.wait(READY_S)
 
 
-def table(report: Report) -> list[str]:
+def table(report: TasksReport) -> list[str]:
     lines = [
         f"median of {len(report.ways[0].rounds)} rounds of {report.jobs} jobs"
         f" ({WAYS['command']:.0%} of them for command), {report.slots} slots",
@@ -221,13 +205,9 @@ def table(report: Report) -> list[str]:
         f"{'run':<10}{'jobs/s':>10}{'floor/s':>12}{'of floor':>10}{'p50 ms':>9}{'p99 ms':>9}",
     ]
     for way in report.ways:
-        one = way.median
+        figures = way.median
         lines.append(
-            f"{way.way:<10}{one.jobs:>10,.0f}{one.floor:>12,.0f}{one.jobs / one.floor:>10.1%}"
-            f"{one.p50_ms:>9.1f}{one.p99_ms:>9.1f}".replace(",", " ")
+            f"{way.way:<10}{figures.jobs:>10,.0f}{figures.floor:>12,.0f}{figures.jobs / figures.floor:>10.1%}"
+            f"{figures.p50_ms:>9.1f}{figures.p99_ms:>9.1f}".replace(",", " ")
         )
-    lines += [
-        "",
-        f"Python {report.python}, {report.cores} cores, load {report.load[0]:.1f} before, {report.load[1]:.1f} after",
-    ]
-    return lines
+    return [*lines, "", report.line()]

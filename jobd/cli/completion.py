@@ -27,12 +27,6 @@ PAGE = 100
 PROGRAM, VARIABLE = "jobd", "_JOBD_COMPLETE"
 
 
-def complete_queues(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    with suppress(Exception), _client(ctx) as client:
-        return _fitting(((queue.name, "") for queue in client.queues()), incomplete)
-    return []
-
-
 def complete_tasks(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Those of the configuration here, and of the newest jobs: the jobd that is meant may run elsewhere."""
     names = set[str]()
@@ -45,32 +39,43 @@ def complete_tasks(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 def complete_jobs(*statuses: str) -> Completer:
     """The newest jobs, of these statuses only if any are named."""
-
-    def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        with suppress(Exception), _client(ctx) as client:
-            jobs = client.list(limit=PAGE).jobs
-            wanted = [job for job in jobs if not statuses or job.status in statuses]
-            return _fitting(((str(job.job_id), f"{job.task} {job.status}") for job in wanted), incomplete)
-        return []
-
-    return complete
+    return _completer(
+        lambda client: (
+            (job.job_id, f"{job.task} {job.status}")
+            for job in client.list(limit=PAGE).jobs
+            if not statuses or job.status in statuses
+        )
+    )
 
 
 def complete_tickets(*statuses: str) -> Completer:
     """The newest tickets, of these statuses only if any are named."""
+    return _completer(
+        lambda client: (
+            (ticket.ticket_id, f"{ticket.status} {ticket.title}")
+            for ticket in client.tickets(limit=PAGE).tickets
+            if not statuses or ticket.status in statuses
+        )
+    )
+
+
+def _completer(words: Callable[[Client], Iterator[tuple[object, str]]]) -> Completer:
+    """Offers what `words` reads from jobd, each with a help text; nothing if that fails."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         with suppress(Exception), _client(ctx) as client:
-            found = client.tickets(limit=PAGE).tickets
-            wanted = [one for one in found if not statuses or one.status in statuses]
-            return _fitting(((str(one.ticket_id), f"{one.status} {one.title}") for one in wanted), incomplete)
+            return _fitting(words(client), incomplete)
         return []
 
     return complete
 
 
-def _fitting(words: Iterator[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
-    return [CompletionItem(word, help=about or None) for word, about in words if word.startswith(incomplete)]
+def _fitting(words: Iterator[tuple[object, str]], incomplete: str) -> list[CompletionItem]:
+    found = ((str(word), about) for word, about in words)
+    return [CompletionItem(word, help=about or None) for word, about in found if word.startswith(incomplete)]
+
+
+complete_queues = _completer(lambda client: ((queue.name, "") for queue in client.queues()))
 
 
 @contextmanager

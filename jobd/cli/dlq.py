@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from jobd.cli.completion import complete_jobs, complete_queues, complete_tasks
-from jobd.cli.listing import pages, show_json
+from jobd.cli.listing import limit_option, pages, show_json
 from jobd.cli.running import show_progress
 from jobd.cli.show import moment, note
 from jobd.cli.table import Column, ago, is_terminal, show_rows
@@ -50,9 +50,7 @@ def dlq() -> None:
 @dlq.command("list")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.", shell_complete=complete_tasks)
 @click.option("--queue", metavar="NAME", help="Only jobs of this queue.", shell_complete=complete_queues)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
-)
+@limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @where_options
 def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as_json: bool) -> None:

@@ -45,13 +45,16 @@ WORKER_COLUMNS = (
 )
 
 
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="List at most N."
+)
+
+
 @click.command("list")
 @click.option("--status", type=click.Choice(["queued", "running", "done", "error", "canceled"]), help="Only these.")
 @click.option("--task", metavar="NAME", help="Only jobs of this task.", shell_complete=complete_tasks)
 @click.option("--queue", metavar="NAME", help="Only jobs of this queue.", shell_complete=complete_queues)
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
-)
+@limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @where_options
 def list_jobs(

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from jobd.cli.completion import complete_tasks, complete_tickets
 from jobd.cli.follow import INTERRUPTED
-from jobd.cli.listing import pages, show_json
+from jobd.cli.listing import limit_option, pages, show_json
 from jobd.cli.payload import merged
 from jobd.cli.show import moment, note
 from jobd.cli.table import Column, ago, is_terminal, show_rows
@@ -114,9 +114,7 @@ def edit(
 @click.option("--status", type=click.Choice(STATUSES), help="Only these.")
 @click.option("--task", metavar="NAME", help="Only tickets of this task.", shell_complete=complete_tasks)
 @click.option("--created-by", metavar="NAME", help="Only tickets that this person wrote.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most so many."
-)
+@limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 @where_options
 def list_tickets(
