@@ -34,11 +34,11 @@ async def heartbeat(call: Call) -> Response:
         return json_answer(wire.HeartbeatAnswer(jobs=await _renew(call, asked.jobs)))
     if asked.job_id is UNSET or asked.lease_token is UNSET:
         raise ApiError("invalid", "a heartbeat needs job_id and lease_token, or a list of them in jobs")
-    (answer,) = await _renew(call, [wire.HeldJob(job_id=asked.job_id, lease_token=asked.lease_token)])
+    (answer,) = await _renew(call, [wire.HeartbeatJob(job_id=asked.job_id, lease_token=asked.lease_token)])
     return json_answer(answer)
 
 
-async def _renew(call: Call, jobs: Sequence[wire.HeldJob]) -> list[wire.Heartbeat]:
+async def _renew(call: Call, jobs: Sequence[wire.HeartbeatJob]) -> list[wire.Heartbeat]:
     for job in jobs:
         call.services.storm.check(job.lease_token)
     beats = [Beat(job_id=job.job_id, lease_token=lease_token_in(job.lease_token)) for job in jobs]

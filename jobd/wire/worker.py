@@ -99,7 +99,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # Heartbeat
 
 
-class HeldJob(Request, frozen=True, kw_only=True):
+class HeartbeatJob(Request, frozen=True, kw_only=True):
     job_id: UUID
     lease_token: LeaseToken
 
@@ -110,7 +110,7 @@ class HeartbeatRequest(Request, frozen=True, kw_only=True):
     worker_id: WorkerId
     job_id: UUID | UnsetType = UNSET
     lease_token: LeaseToken | UnsetType = UNSET
-    jobs: Annotated[list[HeldJob], Meta(min_length=1, max_length=MAX_JOBS)] | UnsetType = UNSET
+    jobs: Annotated[list[HeartbeatJob], Meta(min_length=1, max_length=MAX_JOBS)] | UnsetType = UNSET
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):

@@ -146,7 +146,7 @@ class RemoteEngine:
 
 
 def heartbeat_request(worker_id: str, beats: Sequence[Beat]) -> wire.HeartbeatRequest:
-    jobs = [wire.HeldJob(job_id=beat.job_id, lease_token=str(beat.lease_token)) for beat in beats]
+    jobs = [wire.HeartbeatJob(job_id=beat.job_id, lease_token=str(beat.lease_token)) for beat in beats]
     return wire.HeartbeatRequest(worker_id=worker_id, jobs=jobs)
 
 

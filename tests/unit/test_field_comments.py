@@ -11,6 +11,8 @@ from jobd.http.field_comments import field_comments
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 SOURCE = '''
 class Base:
     #: Of the base.
@@ -56,5 +58,6 @@ def test_comments_are_those_right_above_a_field_and_those_of_the_bases(folder: P
     }
 
 
-def test_module_without_source_has_no_comments() -> None:
+def test_module_without_source_has_no_comments_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     assert field_comments(ModuleType("nowhere")) == {}
+    assert "the source of nowhere is missing" in caplog.text
