@@ -62,7 +62,7 @@ LOCAL = Principal(name="local", scopes=_ALL)
 PASSER_BY = Principal(name="anonymous", scopes=frozenset())
 
 
-class _Entry(NamedTuple):
+class _TokenEntry(NamedTuple):
     digest: bytes
     principal: Principal
     #: On this process's monotonic clock.
@@ -70,7 +70,7 @@ class _Entry(NamedTuple):
 
 
 #: Compared with when no token has the id, so that it takes as long as one with a wrong secret.
-_NO_SUCH = _Entry(secrets.token_bytes(32), PASSER_BY, -math.inf)
+_NO_SUCH = _TokenEntry(secrets.token_bytes(32), PASSER_BY, -math.inf)
 
 
 class Doorkeeper:
@@ -80,8 +80,8 @@ class Doorkeeper:
         self._config = config
         self._is_loopback = is_loopback
         self._configured: Sequence[Token] = ()
-        self._by_digest: dict[bytes, _Entry] = {}
-        self._by_id: dict[str, _Entry] = {}
+        self._by_digest: dict[bytes, _TokenEntry] = {}
+        self._by_id: dict[str, _TokenEntry] = {}
         #: Whether the table was read at least once.
         self.knows_table = False
         self._had_rows = False
@@ -95,7 +95,7 @@ class Doorkeeper:
             self._had_rows = True
             if row.revoked_at is None:
                 until = math.inf if row.expires_in_s is None else now + row.expires_in_s
-                by_id[row.id] = _Entry(row.sha256, _principal(row.id, row.name, row.scopes, row.queues), until)
+                by_id[row.id] = _TokenEntry(row.sha256, _principal(row.id, row.name, row.scopes, row.queues), until)
         self._by_id, self.knows_table = by_id, True
 
     @property
@@ -133,7 +133,7 @@ class Doorkeeper:
     def _is_open_to(self, uid: int | None) -> bool:
         return self._is_loopback or uid is not None or self._config().server.insecure
 
-    def _find(self, authorization: bytes) -> _Entry | None:
+    def _find(self, authorization: bytes) -> _TokenEntry | None:
         if authorization[:7].lower() != b"bearer ":
             return None
         self._learn_configured()
@@ -148,7 +148,7 @@ class Doorkeeper:
         if tokens is self._configured:
             return
         self._by_digest = {
-            digest: _Entry(digest, _principal(digest, token.name, token.scopes, token.queues or None))
+            digest: _TokenEntry(digest, _principal(digest, token.name, token.scopes, token.queues or None))
             for token in tokens
             for digest in (bytes.fromhex(token.sha256),)
         }

@@ -10,9 +10,8 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobd.config.model import Config, Limits, Queue
+from jobd.config.model import Config, Limits, Queue, RelayConfig
 from jobd.config.model import Redis as RedisConfig
-from jobd.config.model import Relay as RelayConfig
 from jobd.host.data_dir import DataDir
 from jobd.serve.tree import Node, addresses, embedded_servers, running
 

@@ -17,7 +17,7 @@ from jobd.client.retrying import Patience, decoded, pause_or_raise
 from jobd.client.sansio import Lost, Open, Read, Reply, Request, Settings, Step
 from jobd.job.history import read_cursor
 from jobd.wire.milliseconds import ms
-from jobd.wire.sse import Message, Parser
+from jobd.wire.sse import Parser, SseMessage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ class Follower:
             self._last = hello.after or NOW
         return hello.status
 
-    def _new_events(self, request: Request, message: Message) -> Iterator[Event]:
+    def _new_events(self, request: Request, message: SseMessage) -> Iterator[Event]:
         """The message as an event of the job, unless it is none or was handed out before."""
         if message.id and self._is_new(message.id):
             told = decoded(self._settings, request, message.data, _Told)
@@ -131,7 +131,7 @@ class Follower:
 class TicketFollower(Follower):
     """The same for a ticket, whose events have numbers for ids and of which none is the last."""
 
-    def _new_events(self, request: Request, message: Message) -> Iterator[Event]:
+    def _new_events(self, request: Request, message: SseMessage) -> Iterator[Event]:
         if message.id and self._is_new(message.id):
             told = decoded(self._settings, request, message.data, _Changed)
             yield Event(id=message.id, type=told.type, ts=ms(told.at), step="", data=told.data)

@@ -148,7 +148,7 @@ class Retry(Section, frozen=True, kw_only=True):
     cap_s: Annotated[float, Meta(ge=0, le=7 * DAY_S, extra=RELOAD)] = 300
 
 
-class Relay(Section, frozen=True, kw_only=True):
+class RelayConfig(Section, frozen=True, kw_only=True):
     #: Unclaimed messages kept in each stream. More wait in Postgres, where a late urgent job can still overtake.
     stream_window: Annotated[int, Meta(ge=1, le=100_000)] = 500
 
@@ -286,7 +286,7 @@ class Config(Section, frozen=True, kw_only=True):
     auth: Auth = Auth()
     leases: Leases = Leases()
     retry: Retry = Retry()
-    relay: Relay = Relay()
+    relay: RelayConfig = RelayConfig()
     limits: Limits = Limits()
     retention: Retention = Retention()
     #: `default` is always there.

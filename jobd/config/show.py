@@ -16,18 +16,18 @@ from jobd.host.masking import HIDDEN, masked_url
 MAX_SHOWN_CHARS = 80
 
 
-class Row(NamedTuple):
+class OptionRow(NamedTuple):
     key: str
     #: As TOML would have it; `unset` for what TOML cannot say.
     value: str
     origin: str
 
 
-def rows(loaded: Loaded) -> list[Row]:
+def rows(loaded: Loaded) -> list[OptionRow]:
     """Every option in force, in the order of declaration."""
     config = loaded.config
     return [
-        Row(option.dotted, _shown(value_at(config, option.key), option.kind), loaded.origins[option.dotted])
+        OptionRow(option.dotted, _shown(value_at(config, option.key), option.kind), loaded.origins[option.dotted])
         for option in options(config.queues, config.tasks, config.tickets.gates).values()
     ]
 
@@ -38,16 +38,16 @@ def public(config: Config) -> dict[str, Any]:
     return shown
 
 
-class Change(NamedTuple):
+class OptionChange(NamedTuple):
     key: str
-    #: As in Row, `unset` also where the queue or task is not there. Two secrets may look the same.
+    #: As in OptionRow, `unset` also where the queue or task is not there. Two secrets may look the same.
     old: str
     new: str
     #: False: it counts after the next start only.
     reloadable: bool
 
 
-def changes(old: Config, new: Config) -> list[Change]:
+def changes(old: Config, new: Config) -> list[OptionChange]:
     """What a reload would change, in the order of declaration."""
     found = []
     gates = {**old.tickets.gates, **new.tickets.gates}
@@ -55,7 +55,9 @@ def changes(old: Config, new: Config) -> list[Change]:
         before, after = value_at(old, option.key), value_at(new, option.key)
         if before != after:
             is_reloadable = is_marked(option.kind, "reload")
-            found.append(Change(option.dotted, _shown(before, option.kind), _shown(after, option.kind), is_reloadable))
+            found.append(
+                OptionChange(option.dotted, _shown(before, option.kind), _shown(after, option.kind), is_reloadable)
+            )
     return found
 
 

@@ -99,14 +99,14 @@ class _Run:
     def __init__(self, job: ClaimedJob, hold: Hold, sink: EventSink) -> None:
         self.job = job
         self.hold = hold
-        self.teller = sink.teller(job, hold.lose)
+        self.events = sink.buffer(job, hold.lose)
         self.context = Context(
             job_id=job.job_id,
             task=job.task,
             attempt=job.attempt_no,
             max_attempts=job.max_attempts,
             timeout_s=job.timeout_s,
-            emit=self.teller.emit,
+            emit=self.events.emit,
             lease=hold,
         )
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + job.timeout_s)
@@ -247,7 +247,7 @@ class Slots:
         try:
             await self._report(run, result)
         finally:
-            run.teller.close()
+            run.events.close()
             self._leases.let_go(run.hold)
             self._running.discard(run)
             reported.set()
@@ -337,7 +337,7 @@ class Slots:
             if run.handed_back:  # only then may another node begin with it
                 await self._until_gone(run)
             if not run.hold.lost.is_set():
-                await self._sink.flush(run.teller)
+                await self._sink.flush(run.events)
             while run.may_report:
                 try:
                     self._note(run, result, await self._write(run, result))

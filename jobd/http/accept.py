@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from jobd.http.connection import Connection
+from jobd.http.connection import ClientConnection
 from jobd.http.hypercorn_names import WorkerContext, parse_socket_addr
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class HttpServer:
         self._settings = settings
         self._listeners = listeners
         self._context = WorkerContext(None)
-        self._connections: set[Connection] = set()
+        self._connections: set[ClientConnection] = set()
 
     async def serve(self, shutdown: anyio.Event) -> None:
         """Serve until `shutdown`; requests that are running then have `graceful_timeout` seconds to end."""
@@ -157,7 +157,7 @@ class HttpServer:
         try:
             client = parse_socket_addr(peer.family, address)
             reader, writer = await _open_streams(peer, listener.tls, self._settings.ssl_handshake_timeout)
-            connection = Connection(self._app, self._settings, self._context, reader, writer, client, admission)
+            connection = ClientConnection(self._app, self._settings, self._context, reader, writer, client, admission)
             self._connections.add(connection)
             try:
                 await connection.run()

@@ -63,7 +63,7 @@ _PEER = struct.Struct("3i")
 class ReadAhead:
     """Replaces the event that Hypercorn waits for when bytes follow a request that is not answered yet."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._is_set = False
         self._waiting: anyio.CancelScope | None = None
@@ -86,7 +86,7 @@ class ReadAhead:
         self._waiting = None
 
 
-class Connection:
+class ClientConnection:
     """One client, from the first byte to the last.
 
     Every connection ends the same way: the client or `hang_up` closes the transport, the reader sees end of file, and

@@ -1,8 +1,8 @@
-"""What running jobs tell, from any thread, and the one task that writes it down for all of them.
+"""Events that running jobs emit, from any thread, and the one task that writes them to the event log for all jobs.
 
-Telling never waits. What cannot be written soon enough is bounded: of a job with `MOST_WAITING` events in hand the
-oldest log lines and tokens are dropped, and one `dropped` event says how many there were. A chunk on its way is kept as
-it is until its fate is known, and carries how many went before it, so one that is sent twice is kept once.
+`EventBuffer.emit` never waits. A buffer is bounded: at `MOST_WAITING` events the oldest log lines and tokens are
+dropped, and one `dropped` event says how many. A chunk that was sent is kept unchanged until it is answered and carries
+the number of events before it, so a chunk that is sent twice is stored once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import anyio
 from jobd.errors import JobdError
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, OutOfStep, Telling
-from jobd.tasks.event_check import told_event
+from jobd.tasks.event_check import checked_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,28 +31,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Events of one attempt that wait to be written; beyond it the oldest are dropped.
 MOST_WAITING = 1000
-#: The pause between two writes; the first after a quiet time goes out at once.
+#: Seconds between two writes, so that many small events share a transaction; the first is written at once.
 PAUSE_S = 0.05
-#: The pause after a write that failed.
+#: Seconds between a write that failed and the next.
 RETRY_S = 0.5
 
 
-class Teller:
-    """What one attempt of a job has to tell."""
+class EventBuffer:
+    """Events of one attempt that are not written yet."""
 
-    def __init__(self, job: ClaimedJob, on_lost: Callable[[], None], wake: Callable[[Teller], None]) -> None:
+    def __init__(self, job: ClaimedJob, on_lost: Callable[[], None], wake: Callable[[EventBuffer], None]) -> None:
         self._job = job
         self._on_lost = on_lost
         self._wake = wake
         self._lock = threading.Lock()
         self._waiting: deque[Told] = deque()
         self._dropped = 0
-        #: The chunk that is on its way.
+        #: The chunk that was sent and is not answered yet.
         self._sent: list[Told] = []
         self._told_n = 0
         self._closed = False
-        #: Set when there is nothing more to send; only there while somebody waits for it.
+        #: Set when the buffer is empty; exists only while `EventSink.flush` waits for it.
         self.emptied: anyio.Event | None = None
 
     @property
@@ -60,28 +61,28 @@ class Teller:
         return bool(self._waiting or self._sent)
 
     def emit(self, kind: str, step: str, data: Mapping[str, Any]) -> None:
-        """Tell this. Does nothing once the attempt has ended, whoever still runs."""
+        """Add an event. Ignored once the attempt has ended, as a thread of its handler may still run."""
         if self._closed:
             return
-        told = told_event(kind, step, data)
+        event = checked_event(kind, step, data)
         with self._lock:
-            self._waiting.append(told)
+            self._waiting.append(event)
             if len(self._waiting) > MOST_WAITING:
                 self._drop_oldest()
         self._wake(self)
 
     def close(self) -> None:
-        """What is not yet told never will be."""
+        """Drop what is not written yet, and ignore what is emitted from now on."""
         self._closed = True
         with self._lock:
             self._waiting.clear()
             self._sent = []
 
-    def next_telling(self) -> Telling | None:
-        """The chunk to send now: the last one again, as long as its fate is not known."""
+    def next_chunk(self) -> Telling | None:
+        """The chunk to send now: the last one again if it was not answered."""
         with self._lock:
             if not self._sent:
-                self._sent = self._next_chunk()
+                self._sent = self._new_chunk()
         if not self._sent:
             return None
         return Telling(
@@ -89,13 +90,13 @@ class Teller:
         )
 
     def settle(self, answer: Answer | Exception) -> bool:
-        """Take note of what came of the chunk; whether it is settled, and not to be sent again."""
+        """Take the answer to the chunk; False: the outcome is not known, send the chunk again."""
         if isinstance(answer, JobdError):
             return False
         if isinstance(answer, LeaseLost):
             self.close()
             self._on_lost()
-        elif isinstance(answer, OutOfStep):  # somebody else tells with this lease; go on from where it stands
+        elif isinstance(answer, OutOfStep):  # another process emits with this lease: go on from its count
             self._sent = self._sent[max(0, answer.told_n - self._told_n) :]
             self._told_n = answer.told_n
         elif isinstance(answer, Exception):
@@ -107,10 +108,10 @@ class Teller:
             self._sent = []
         return True
 
-    def _next_chunk(self) -> list[Told]:
+    def _new_chunk(self) -> list[Told]:
         chunk: list[Told] = []
         if self._dropped:
-            chunk.append(told_event("dropped", "", {"count": self._dropped}))
+            chunk.append(checked_event("dropped", "", {"count": self._dropped}))
             self._dropped = 0
         size = 0
         while self._waiting and len(chunk) < CHUNK_EVENTS and size < CHUNK_BYTES:
@@ -119,49 +120,49 @@ class Teller:
         return chunk
 
     def _drop_oldest(self) -> None:
-        n = next((n for n, told in enumerate(self._waiting) if told.type in DROPPED_FIRST), 0)
+        n = next((n for n, event in enumerate(self._waiting) if event.type in DROPPED_FIRST), 0)
         del self._waiting[n]
         self._dropped += 1
 
 
 class EventKeeper(Protocol):
-    """Where events are written down: the engine, or a jobd elsewhere."""
+    """Where events are written: the engine, or a jobd on another machine."""
 
     async def tell_many(self, tellings: Sequence[Telling]) -> Sequence[Answer | Exception]: ...
 
 
 class EventSink:
-    """Writes down what all tellers have to tell."""
+    """Writes the events of all buffers."""
 
     def __init__(self, engine: EventKeeper) -> None:
         self._engine = engine
-        self._dirty: set[Teller] = set()
-        #: Those of them whose jobs are about to be reported.
-        self._awaited: set[Teller] = set()
+        self._dirty: set[EventBuffer] = set()
+        #: Buffers that `flush` waits for, because their jobs are about to be reported.
+        self._awaited: set[EventBuffer] = set()
         self._is_running = False
         self._called = anyio.Event()
         self._hurried = anyio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
 
-    def teller(self, job: ClaimedJob, on_lost: Callable[[], None]) -> Teller:
-        return Teller(job, on_lost, self._wake)
+    def buffer(self, job: ClaimedJob, on_lost: Callable[[], None]) -> EventBuffer:
+        return EventBuffer(job, on_lost, self._wake)
 
-    async def flush(self, teller: Teller) -> None:
-        """Return when all that was told is written, or can no longer be."""
-        while teller.has_more:
+    async def flush(self, buffer: EventBuffer) -> None:
+        """Return when all events of the buffer are written, or can no longer be written."""
+        while buffer.has_more:
             if not self._is_running:
-                await self._write_alone(teller)
+                await self._write_alone(buffer)
                 continue
-            teller.emptied = anyio.Event()
-            self._awaited.add(teller)
-            self._dirty.add(teller)
+            buffer.emptied = anyio.Event()
+            self._awaited.add(buffer)
+            self._dirty.add(buffer)
             self._called.set()
             self._hurried.set()
             try:
-                await teller.emptied.wait()
+                await buffer.emptied.wait()
             finally:
-                self._awaited.discard(teller)
+                self._awaited.discard(buffer)
 
     async def run(self) -> None:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -171,9 +172,9 @@ class EventSink:
                 await self._run_once()
         finally:
             self._is_running = False
-            for teller in self._awaited:  # they see to it themselves now
-                if teller.emptied is not None:
-                    teller.emptied.set()
+            for buffer in self._awaited:  # wake `flush`, which now writes them itself
+                if buffer.emptied is not None:
+                    buffer.emptied.set()
 
     async def _run_once(self) -> None:
         self._called = anyio.Event()
@@ -187,36 +188,36 @@ class EventSink:
         else:
             await anyio.sleep(RETRY_S)
 
-    async def _write_alone(self, teller: Teller) -> None:
-        telling = teller.next_telling()
-        if telling is not None:
-            (answer,) = await self._engine.tell_many([telling])
-            if not teller.settle(answer):
+    async def _write_alone(self, buffer: EventBuffer) -> None:
+        chunk = buffer.next_chunk()
+        if chunk is not None:
+            (answer,) = await self._engine.tell_many([chunk])
+            if not buffer.settle(answer):
                 await anyio.sleep(RETRY_S)
 
     async def _write(self) -> bool:
-        """One chunk of everyone who has something to tell; whether it is known what came of all of them."""
-        tellers = [self._dirty.pop() for _ in range(len(self._dirty))]
-        sent = [(teller, telling) for teller in tellers if (telling := teller.next_telling()) is not None]
+        """Write one chunk of each buffer that has events; False: the outcome of some is not known."""
+        buffers = [self._dirty.pop() for _ in range(len(self._dirty))]
+        sent = [(buffer, chunk) for buffer in buffers if (chunk := buffer.next_chunk()) is not None]
         answers: Sequence[Answer | Exception] = ()
         if sent:
-            answers = await self._engine.tell_many([telling for _, telling in sent])
-        settled = [teller.settle(answer) for (teller, _), answer in zip(sent, answers, strict=True)]
-        for teller in tellers:
-            if teller.has_more:
-                self._dirty.add(teller)
-            elif teller.emptied is not None:
-                teller.emptied.set()
+            answers = await self._engine.tell_many([chunk for _, chunk in sent])
+        settled = [buffer.settle(answer) for (buffer, _), answer in zip(sent, answers, strict=True)]
+        for buffer in buffers:
+            if buffer.has_more:
+                self._dirty.add(buffer)
+            elif buffer.emptied is not None:
+                buffer.emptied.set()
         return all(settled)
 
-    def _wake(self, teller: Teller) -> None:
-        if teller in self._dirty:
+    def _wake(self, buffer: EventBuffer) -> None:
+        if buffer in self._dirty:
             return
-        self._dirty.add(teller)
+        self._dirty.add(buffer)
         if threading.get_ident() == self._thread:
             self._called.set()
         elif self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and all tellers with it
+            with contextlib.suppress(RuntimeError):  # the event loop has ended: nothing is written any more
                 self._loop.call_soon_threadsafe(self._call)
 
     def _call(self) -> None:

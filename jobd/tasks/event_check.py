@@ -1,7 +1,7 @@
-"""One event as it is kept: checked, cut to its size, of text that can be stored.
+"""Checks one event that a handler emits, cuts it to the size limit and removes text that Postgres cannot store.
 
-It stands alone, without the database, because a handler's own process makes its events there, and is told at once of
-one that cannot be.
+It imports nothing of the database, because the process of an isolated handler checks its events itself, so that a wrong
+one raises in the handler.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from jobd.wire.json_check import MAX_DEPTH, BadPayload, check_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Largest JSON of an event's data in bytes.
 DATA_BYTES = 16_384
-#: What is left of a text in data that is cut.
+#: Characters that are kept of each long text when data is larger than that.
 CUT_CHARS = 3_000
+#: Longest step in characters.
 STEP_CHARS = 200
 
 _TYPE = re.compile(r"[a-z0-9_.-]{1,64}")
 
 
-def told_event(kind: str, step: str, data: Mapping[str, Any]) -> Told:
-    """The event as it is kept; raises ValueError for one that cannot be told."""
+def checked_event(kind: str, step: str, data: Mapping[str, Any]) -> Told:
+    """The event as it is stored; raises ValueError for one that cannot be stored."""
     if not _TYPE.fullmatch(kind):
         raise ValueError(f"an event's type must be 1 to 64 of a-z 0-9 _ . - (got {kind[:80]!r})")
     if kind in RESERVED:
@@ -58,7 +60,7 @@ def _encoded(data: Mapping[str, Any]) -> bytes:
 
 
 def _cut(data: Mapping[str, Any], text: bytes) -> bytes:
-    """Its long texts shortened; if that is not enough, the beginning of it all. `cut` tells how many bytes it had."""
+    """The data with long texts cut, or else the beginning of its JSON; `cut` is the number of bytes before."""
     short = {
         key: f"{value[:CUT_CHARS]}…" if isinstance(value, str) and len(value) > CUT_CHARS else value
         for key, value in data.items()
@@ -70,7 +72,7 @@ def _cut(data: Mapping[str, Any], text: bytes) -> bytes:
 
 
 def _cleaned(value: Any) -> Any:
-    """The same with texts that can be stored."""
+    """The value with every text made storable."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -79,7 +81,7 @@ def _cleaned(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Without what Postgres cannot store: NUL, and halves of surrogate pairs."""
+    """The text without what Postgres cannot store: NUL and lone surrogates are replaced."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from jobd.tasks.runner import Context
-    from jobd.tasks.threads import Call
+    from jobd.tasks.threads import ThreadCall
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class ThreadRunner(_PythonRunner):
         self._function = function
         self._threads = Threads(f"jobd-{name}")
         #: Calls whose attempts were ended before they returned.
-        self._left: dict[Context, Call] = {}
+        self._left: dict[Context, ThreadCall] = {}
 
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         call = self._threads.start(self._function, self._typed(payload), context)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Call:
+class ThreadCall:
     """One call of a function in a thread."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -51,12 +51,12 @@ class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
         #: The inboxes of the threads that have nothing to do; the one that rested least is the next.
-        self._idle: list[queue.SimpleQueue[Call | None]] = []
+        self._idle: list[queue.SimpleQueue[ThreadCall | None]] = []
         self._closed = False
 
-    def start(self, function: Callable[..., Any], *arguments: Any) -> Call:
+    def start(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
         """Call it in a thread; at once, for a thread is made when all are busy."""
-        call = Call(function, arguments)
+        call = ThreadCall(function, arguments)
         if self._idle:
             self._idle.pop().put(call)
         else:
@@ -69,8 +69,8 @@ class Threads:
         while self._idle:
             self._idle.pop().put(None)
 
-    def _work(self, call: Call | None) -> None:
-        inbox: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+    def _work(self, call: ThreadCall | None) -> None:
+        inbox: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()
         while call is not None:
             call.make()
             del call  # its arguments and result are not kept until the next

@@ -29,11 +29,11 @@ Limit: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_PAGE)]
 Hex: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body; a misspelt field is refused rather than ignored."""
 
 
-class Submit(Request, frozen=True, kw_only=True):
+class Submit(ClientRequest, frozen=True, kw_only=True):
     task: Name
     #: Handed to the task as it is.
     payload: Object
@@ -207,7 +207,7 @@ class DeadLetters(msgspec.Struct, frozen=True):
     next: UUID | None
 
 
-class Redrive(Request, frozen=True, kw_only=True):
+class Redrive(ClientRequest, frozen=True, kw_only=True):
     queue: Name | UnsetType = UNSET
     task: Name | UnsetType = UNSET
     #: These and no others; without it, the newest.

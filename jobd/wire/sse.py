@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Message(NamedTuple):
+class SseMessage(NamedTuple):
     #: Empty if the message has none of its own.
     id: str
     type: str
@@ -24,7 +24,7 @@ class Parser:
         self._fields: dict[str, str] = {}
         self._data: list[str] = []
 
-    def feed(self, part: bytes) -> Iterator[Message]:
+    def feed(self, part: bytes) -> Iterator[SseMessage]:
         """The messages that are whole with this part."""
         *lines, self._rest = _lines(self._rest + part)
         for line in lines:
@@ -42,11 +42,11 @@ class Parser:
         else:
             self._fields[name] = value  # a comment has no name, and nobody asks for it
 
-    def _whole(self) -> Iterator[Message]:
+    def _whole(self) -> Iterator[SseMessage]:
         fields, data = self._fields, self._data
         self._fields, self._data = {}, []
         if data:
-            yield Message(fields.get("id", ""), fields.get("event") or "message", "\n".join(data))
+            yield SseMessage(fields.get("id", ""), fields.get("event") or "message", "\n".join(data))
 
 
 def _lines(text: bytes) -> list[bytes]:

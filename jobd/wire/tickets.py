@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from jobd.config.model import DAY_S
-from jobd.wire.gateway import Name, Object, Request
+from jobd.wire.gateway import ClientRequest, Name, Object
 
 MAX_GATES = 20
 MAX_BLOCKERS = 100
@@ -38,13 +38,13 @@ Blockers: TypeAlias = Annotated[list[UUID], Meta(max_length=MAX_BLOCKERS)]
 # -- gates -------------------------------------------------------------------------------------------------------------
 
 
-class SchemaGate(Request, frozen=True, kw_only=True, tag_field="type", tag="schema"):
+class SchemaGate(ClientRequest, frozen=True, kw_only=True, tag_field="type", tag="schema"):
     """The output must be valid against a JSON schema. References lead nowhere outside of it."""
 
     schema: dict[str, Any] | bool
 
 
-class MinimumGate(Request, frozen=True, kw_only=True, tag_field="type", tag="minimum"):
+class MinimumGate(ClientRequest, frozen=True, kw_only=True, tag_field="type", tag="minimum"):
     """A number in the output must not be smaller."""
 
     #: Where it stands: a JSON pointer such as `/score`; empty: the output itself.
@@ -52,11 +52,11 @@ class MinimumGate(Request, frozen=True, kw_only=True, tag_field="type", tag="min
     value: float
 
 
-class SignOffGate(Request, frozen=True, kw_only=True, tag_field="type", tag="sign_off"):
+class SignOffGate(ClientRequest, frozen=True, kw_only=True, tag_field="type", tag="sign_off"):
     """A person must agree."""
 
 
-class CommandGate(Request, frozen=True, kw_only=True, tag_field="type", tag="command"):
+class CommandGate(ClientRequest, frozen=True, kw_only=True, tag_field="type", tag="command"):
     """A program of the configuration must exit with 0; it gets the output on stdin."""
 
     name: Name
@@ -75,7 +75,7 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-class CreateTicket(Request, frozen=True, kw_only=True):
+class CreateTicket(ClientRequest, frozen=True, kw_only=True):
     title: Title
     #: Text, or a list of texts.
     acceptance_criteria: Criteria = ""
@@ -98,7 +98,7 @@ class CreateTicket(Request, frozen=True, kw_only=True):
     created_by: Person | UnsetType = UNSET
 
 
-class EditTicket(Request, frozen=True, kw_only=True):
+class EditTicket(ClientRequest, frozen=True, kw_only=True):
     """What is absent stays."""
 
     title: Title | UnsetType = UNSET
@@ -115,7 +115,7 @@ class EditTicket(Request, frozen=True, kw_only=True):
     edited_by: Person | UnsetType = UNSET
 
 
-class Decide(Request, frozen=True, kw_only=True):
+class Decide(ClientRequest, frozen=True, kw_only=True):
     #: Who decides; without it, the name of the caller's token. Another name than the token's takes the scope `admin`.
     by: Person | UnsetType = UNSET
     why: LongText = ""
@@ -123,7 +123,7 @@ class Decide(Request, frozen=True, kw_only=True):
     version: Version | UnsetType = UNSET
 
 
-class SignOff(Request, frozen=True, kw_only=True):
+class SignOff(ClientRequest, frozen=True, kw_only=True):
     by: Person | UnsetType = UNSET
     why: LongText = ""
     version: Version | UnsetType = UNSET

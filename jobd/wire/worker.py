@@ -33,14 +33,14 @@ LeaseToken: TypeAlias = Annotated[str, Meta(max_length=128)]
 ReportReason: TypeAlias = Literal["superseded", "canceled", "unknown_job", "conflicting_outcome"]
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WorkerRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A body; a misspelt field is refused rather than ignored."""
 
 
 # Claim
 
 
-class ClaimRequest(Request, frozen=True, kw_only=True):
+class ClaimRequest(WorkerRequest, frozen=True, kw_only=True):
     #: Visible characters; shown as the owner of the job. It proves nothing, and two may share one.
     worker_id: WorkerId
     #: `jobs:stream`, `jobs:stream:gpu`: what the worker serves, the one it likes best first.
@@ -99,12 +99,12 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # Heartbeat
 
 
-class HeartbeatJob(Request, frozen=True, kw_only=True):
+class HeartbeatJob(WorkerRequest, frozen=True, kw_only=True):
     job_id: UUID
     lease_token: LeaseToken
 
 
-class HeartbeatRequest(Request, frozen=True, kw_only=True):
+class HeartbeatRequest(WorkerRequest, frozen=True, kw_only=True):
     """One job, or a list of them in `jobs` instead."""
 
     worker_id: WorkerId
@@ -144,7 +144,7 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
 # Complete, fail and release
 
 
-class Report(Request, frozen=True, kw_only=True):
+class AttemptReport(WorkerRequest, frozen=True, kw_only=True):
     worker_id: WorkerId
     job_id: UUID
     attempt_id: UUID
@@ -154,7 +154,7 @@ class Report(Request, frozen=True, kw_only=True):
     message_id: Annotated[str, Meta(max_length=128)] = ""
 
 
-class CompleteRequest(Report, frozen=True, kw_only=True):
+class CompleteRequest(AttemptReport, frozen=True, kw_only=True):
     #: Any JSON value up to `limits.result_bytes`; null is one.
     result: Any
 
@@ -170,7 +170,7 @@ class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool | UnsetType = UNSET
 
 
-class JobError(Request, frozen=True, kw_only=True):
+class JobError(WorkerRequest, frozen=True, kw_only=True):
     #: For programs; what the job's error is called from now on.
     code: Annotated[str, Meta(min_length=1, max_length=128)]
     #: For people; kept up to 4 KB.
@@ -181,7 +181,7 @@ class JobError(Request, frozen=True, kw_only=True):
     retryable: bool = True
 
 
-class FailRequest(Report, frozen=True, kw_only=True):
+class FailRequest(AttemptReport, frozen=True, kw_only=True):
     error: JobError
 
 
@@ -200,7 +200,7 @@ class FailAnswer(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: datetime | UnsetType = UNSET
 
 
-class ReleaseRequest(Report, frozen=True, kw_only=True):
+class ReleaseRequest(AttemptReport, frozen=True, kw_only=True):
     """Hands a job back unfinished, as a worker does that has to stop: it is queued again and not charged."""
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobd.client import Conflict, Refused, Unreachable
-from jobd.wire.sse import Message, Parser
+from jobd.wire.sse import Parser, SseMessage
 from tests.api.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
 from tests.support.http import Api
@@ -217,11 +217,11 @@ STREAM = (
     "id: 1-3\ndata: cut"
 ).encode()
 MESSAGES = [
-    Message("", "hello", "{}"),
-    Message("1-0", "token", "ä€😀\nsecond"),
-    Message("1-1", "message", ""),
-    Message("1-2", "message", " two spaces"),
-    Message("", "message", ""),
+    SseMessage("", "hello", "{}"),
+    SseMessage("1-0", "token", "ä€😀\nsecond"),
+    SseMessage("1-1", "message", ""),
+    SseMessage("1-2", "message", " two spaces"),
+    SseMessage("", "message", ""),
 ]
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 import redis.exceptions
 
-from jobd.config.model import Config, Leases, Limits, Relay
+from jobd.config.model import Config, Leases, Limits, RelayConfig
 from jobd.job.history import START, events_after
 from jobd.lifecycle.events import Place, read_history
 from tests.support import servers
@@ -394,7 +394,7 @@ async def test_stream_of_a_raw_worker_that_tells_a_lot_is_shortened_and_all_is_k
 async def test_raw_worker_is_seen_behind_a_thousand_messages_of_others(quick: Node) -> None:
     """In hand or acknowledged, it does not matter how much jobd's own consumers have in hand before it."""
     jobs = [new_job() for _ in range(1002)]
-    quick.config = Config(relay=Relay(stream_window=2000), leases=Leases(ttl_s=60, heartbeat_s=10))
+    quick.config = Config(relay=RelayConfig(stream_window=2000), leases=Leases(ttl_s=60, heartbeat_s=10))
     await quick.engine.enqueue_whole(jobs)
 
     async def are_offered() -> bool:

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config.model import Config, Relay
+from jobd.config.model import Config, RelayConfig
 from jobd.job.history import START, Told
 from jobd.lifecycle.events import Kept, Place, Telling, read_history
 from tests.support import servers
@@ -30,7 +30,7 @@ JOBS = 30
 async def small(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        async with Node(url, redis_url, Config(relay=Relay(stream_window=5))).running() as node:
+        async with Node(url, redis_url, Config(relay=RelayConfig(stream_window=5))).running() as node:
             yield node
 
 

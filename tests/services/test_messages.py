@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from jobd.config.model import Config, Leases
-from jobd.config.model import Relay as Settings
+from jobd.config.model import Config, Leases, RelayConfig
 from jobd.lifecycle.outbox import read_epoch
 from jobd.lifecycle.read import pause_queue
 from tests.support import servers
@@ -29,7 +28,7 @@ async def small(shared_postgres: str, folder: Path, monkeypatch: pytest.MonkeyPa
     """A node that soon sees what is missing from its streams."""
     monkeypatch.setattr("jobd.stream.relay.SWEEP_S", 0.05)
     url = await new_database(shared_postgres)
-    config = Config(relay=Settings(stream_window=20), leases=Leases(ttl_s=30, heartbeat_s=10))
+    config = Config(relay=RelayConfig(stream_window=20), leases=Leases(ttl_s=30, heartbeat_s=10))
     with servers.valkey(folder) as redis_url:
         async with Node(url, redis_url, config).running() as node:
             yield node

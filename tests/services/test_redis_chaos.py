@@ -14,7 +14,7 @@ import pytest
 import redis.asyncio
 import redis.exceptions
 
-from jobd.config.model import Config, Limits, Relay
+from jobd.config.model import Config, Limits, RelayConfig
 from tests.support import servers
 from tests.support.factories import new_job
 from tests.support.node import Node, new_database
@@ -115,7 +115,7 @@ async def test_every_job_is_finished_exactly_once_after(
 ) -> None:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        node = Node(url, redis_url, Config(relay=Relay(stream_window=WINDOW)))
+        node = Node(url, redis_url, Config(relay=RelayConfig(stream_window=WINDOW)))
         async with node.running():
             chaos = Chaos(node, folder)
             jobs = [new_job(max_attempts=1) for _ in range(number)]

@@ -10,8 +10,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from jobd.config.model import Config
-from jobd.config.model import Relay as Settings
+from jobd.config.model import Config, RelayConfig
 from jobd.job.history import Told
 from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.events import CHUNKS, Kept, Telling
@@ -40,7 +39,7 @@ async def small(shared_postgres: str, folder: Path) -> AsyncIterator[Node]:
     """A node whose streams take 20 messages."""
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        async with Node(url, redis_url, Config(relay=Settings(stream_window=WINDOW))).running() as node:
+        async with Node(url, redis_url, Config(relay=RelayConfig(stream_window=WINDOW))).running() as node:
             yield node
 
 

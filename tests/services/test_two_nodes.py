@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from jobd.config.model import Config, Queue
-from jobd.config.model import Relay as Settings
+from jobd.config.model import Config, Queue, RelayConfig
 from tests.support import servers
 from tests.support.factories import new_job
 from tests.support.node import Node, new_database
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
     from jobd.lifecycle.claim import ClaimedJob
 
 WINDOW = 20
-OLD = Config(relay=Settings(stream_window=WINDOW))
+OLD = Config(relay=RelayConfig(stream_window=WINDOW))
 #: The same with one queue more.
-NEW = Config(relay=Settings(stream_window=WINDOW), queues={"default": Queue(), "gpu": Queue()})
+NEW = Config(relay=RelayConfig(stream_window=WINDOW), queues={"default": Queue(), "gpu": Queue()})
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 
 from jobd.config.model import Config, Task, broken_rules
 from jobd.tasks.command.oom import count_in, counting_file
-from jobd.tasks.command.output import LOG_LINES_PER_S, LogLines, Results, Teller, last_document
+from jobd.tasks.command.output import LOG_LINES_PER_S, EventEmitter, LogLines, ResultOutput, last_document
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.runner import TaskFailed
 from tests.support.wait import wait_until_async
@@ -375,8 +375,8 @@ async def test_log_lines_are_made_harmless(raw: bytes, shown: list[str], folder:
 @pytest.mark.parametrize("cut", [1, 2, 3, 7, 64, 4096, 1 << 20])
 async def test_output_reads_the_same_however_it_is_cut(cut: int) -> None:
     notes, text = Notes(), b'{"progress": 0}\nwords\n{"event": "x", "n": 1}\n{\n "a": 1\n}\n'
-    teller = Teller(notes.context, clock=lambda: 0.0)
-    results, lines = Results(teller, 1000), LogLines(teller)
+    emitter = EventEmitter(notes.context, clock=lambda: 0.0)
+    results, lines = ResultOutput(emitter, 1000), LogLines(emitter)
 
     for at in range(0, len(text), cut):
         results.feed(text[at : at + cut])
@@ -390,8 +390,8 @@ async def test_output_reads_the_same_however_it_is_cut(cut: int) -> None:
 
 async def test_flood_of_lines_is_counted_and_the_count_is_told() -> None:
     notes, now = Notes(), [0.0]
-    teller = Teller(notes.context, clock=lambda: now[0])
-    lines = LogLines(teller)
+    emitter = EventEmitter(notes.context, clock=lambda: now[0])
+    lines = LogLines(emitter)
 
     lines.feed(b"line\n" * 1000)
     now[0] = 1.0

@@ -15,7 +15,7 @@ import pytest
 from jobd.config.model import Config, Task, broken_rules
 from jobd.errors import ConfigError
 from jobd.tasks.openai import runner as openai
-from jobd.tasks.openai.payload import GROUNDED, Settings
+from jobd.tasks.openai.payload import GROUNDED, ModelSettings
 from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.runner import Context, TaskFailed
 from tests.support.wait import wait_until_async
@@ -296,7 +296,7 @@ SETTINGS = {
 
 
 async def test_settings_are_passed_on_as_they_are(server: OpenAIServer, runner: OpenAIRunner) -> None:
-    assert set(SETTINGS) == set(Settings.__struct_fields__)
+    assert set(SETTINGS) == set(ModelSettings.__struct_fields__)
 
     await runner.run({**HI, **SETTINGS}, context())
 

@@ -14,8 +14,8 @@ from jobd.job.history import Cursor
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, Kept, OutOfStep
 from jobd.store.ids import new_id
-from jobd.tasks.event_buffer import MOST_WAITING, Teller
-from jobd.tasks.event_check import DATA_BYTES, told_event
+from jobd.tasks.event_buffer import MOST_WAITING, EventBuffer
+from jobd.tasks.event_check import DATA_BYTES, checked_event
 from jobd.tasks.mock import MockRunner
 from tests.support.running_slots import RunningSlots, running_slots
 
@@ -29,15 +29,15 @@ KEPT = Kept(Cursor(1, 1))
 
 
 class Claimed(msgspec.Struct):
-    """As much of a claimed job as a teller looks at."""
+    """As much of a claimed job as a buffer looks at."""
 
     job_id: UUID
     lease_token: UUID
 
 
-def teller(on_lost: Any = lambda: None) -> Teller:
+def buffer(on_lost: Any = lambda: None) -> EventBuffer:
     claimed: Any = Claimed(new_id(), new_id())
-    return Teller(claimed, on_lost, lambda _: None)
+    return EventBuffer(claimed, on_lost, lambda _: None)
 
 
 def texts(telling: Any) -> list[Any]:
@@ -45,13 +45,13 @@ def texts(telling: Any) -> list[Any]:
 
 
 def test_chunk_of_large_events_is_cut_by_bytes_and_none_is_lost() -> None:
-    told = teller()
+    told = buffer()
     for n in range(100):
         told.emit("log", "", {"text": f"{n} " + "x" * 15_000})
 
     sizes: list[int] = []
     numbers: list[str] = []
-    while (telling := told.next_telling()) is not None:
+    while (telling := told.next_chunk()) is not None:
         sizes.append(sum(len(bytes(event.data)) for event in telling.events))
         numbers += [text.partition(" ")[0] for text in texts(telling)]
         told.settle(KEPT)
@@ -73,7 +73,7 @@ def test_chunk_of_large_events_is_cut_by_bytes_and_none_is_lost() -> None:
 )
 def test_event_that_no_client_could_be_told_is_refused(kind: str, step: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        told_event(kind, step, {})
+        checked_event(kind, step, {})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_event_that_no_client_could_be_told_is_refused(kind: str, step: str, mes
     ],
 )
 def test_data_is_kept_as_it_can_be_stored(data: dict[str, Any], kept: dict[str, Any]) -> None:
-    assert msgspec.json.decode(told_event("note", "", data).data) == kept
+    assert msgspec.json.decode(checked_event("note", "", data).data) == kept
 
 
 def test_data_that_is_nested_too_deep_is_refused() -> None:
@@ -96,40 +96,40 @@ def test_data_that_is_nested_too_deep_is_refused() -> None:
         data = {"x": data}
 
     with pytest.raises(ValueError, match="nested deeper"):
-        told_event("note", "", data)
+        checked_event("note", "", data)
 
 
 @pytest.mark.parametrize("data", [{"line": "ä" * 20_000, "level": "info"}, {"many": ["x"] * 20_000}])
 def test_data_that_is_too_large_is_cut_and_says_so(data: dict[str, Any]) -> None:
-    told = told_event("log", "", data)
+    told = checked_event("log", "", data)
 
     assert len(bytes(told.data)) <= DATA_BYTES
     assert msgspec.json.decode(told.data)["cut"] == len(msgspec.json.encode(data))
 
 
 def test_chunk_is_the_same_until_its_fate_is_known() -> None:
-    one = teller()
+    one = buffer()
     one.emit("token", "", {"text": "a"})
-    first = one.next_telling()
+    first = one.next_chunk()
     one.emit("token", "", {"text": "b"})
 
     assert one.settle(ServerDown("away")) is False
-    again = one.next_telling()
+    again = one.next_chunk()
     assert again == first
     one.settle(KEPT)
-    then = one.next_telling()
+    then = one.next_chunk()
 
     assert then is not None
     assert (texts(then), then.told_n) == (["b"], 1)
 
 
 def test_no_more_than_a_chunk_is_told_at_once() -> None:
-    one = teller()
+    one = buffer()
     for n in range(450):
         one.emit("token", "", {"text": n})
 
     sizes, counts = [], []
-    while (telling := one.next_telling()) is not None:
+    while (telling := one.next_chunk()) is not None:
         sizes.append(len(telling.events))
         counts.append(telling.told_n)
         one.settle(KEPT)
@@ -138,12 +138,12 @@ def test_no_more_than_a_chunk_is_told_at_once() -> None:
 
 
 def test_oldest_tokens_are_dropped_when_too_many_wait_and_their_number_is_told() -> None:
-    one = teller()
+    one = buffer()
     one.emit("progress", "", {"progress": 0})
     for n in range(MOST_WAITING + 10):
         one.emit("token", "", {"text": n})
 
-    telling = one.next_telling()
+    telling = one.next_chunk()
 
     assert telling is not None
     assert [told.type for told in telling.events[:3]] == ["dropped", "progress", "token"]
@@ -152,13 +152,13 @@ def test_oldest_tokens_are_dropped_when_too_many_wait_and_their_number_is_told()
 
 
 def test_teller_goes_on_from_where_the_lease_stands() -> None:
-    one = teller()
+    one = buffer()
     for n in range(3):
         one.emit("token", "", {"text": n})
-    one.next_telling()
+    one.next_chunk()
 
     one.settle(OutOfStep(2))
-    telling = one.next_telling()
+    telling = one.next_chunk()
 
     assert telling is not None
     assert (texts(telling), telling.told_n) == ([2], 2)
@@ -166,9 +166,9 @@ def test_teller_goes_on_from_where_the_lease_stands() -> None:
 
 def test_lost_lease_ends_the_telling() -> None:
     lost: list[bool] = []
-    one = teller(lambda: lost.append(True))
+    one = buffer(lambda: lost.append(True))
     one.emit("token", "", {})
-    one.next_telling()
+    one.next_chunk()
 
     one.settle(LeaseLost())
     one.emit("token", "", {})

@@ -10,7 +10,7 @@ import pytest
 from jobd.config.load import load
 from jobd.config.model import Auth, Config, Limits, Log, Postgres, Queue, Redis, Server, Task, Token
 from jobd.config.options import options
-from jobd.config.show import Change, changes, public, rows
+from jobd.config.show import OptionChange, changes, public, rows
 from jobd.host.masking import masked_url
 
 if TYPE_CHECKING:
@@ -109,20 +109,20 @@ def test_changes_come_in_order_and_say_whether_a_reload_takes_them() -> None:
     )
 
     assert changes(Config(), new) == [
-        Change("drain_s", "20", "30", True),
-        Change("server.port", "7433", "1", False),
-        Change("limits.max_queued", "100000", "5", True),
-        Change("queues.default.slots", "4", "1", False),
-        Change("queues.gpu.slots", "unset", "4", False),
-        Change("log.level", '"info"', '"debug"', True),
-        Change("log.format", '"auto"', '"json"', False),
+        OptionChange("drain_s", "20", "30", True),
+        OptionChange("server.port", "7433", "1", False),
+        OptionChange("limits.max_queued", "100000", "5", True),
+        OptionChange("queues.default.slots", "4", "1", False),
+        OptionChange("queues.gpu.slots", "unset", "4", False),
+        OptionChange("log.level", '"info"', '"debug"', True),
+        OptionChange("log.format", '"auto"', '"json"', False),
     ]
 
 
 def test_removed_task_is_a_change_of_each_of_its_options() -> None:
     found = changes(Config(), Config(tasks={"chat": Task(run="mock")}))
 
-    assert found[0] == Change("tasks.plan.run", '"mock"', "unset", False)
+    assert found[0] == OptionChange("tasks.plan.run", '"mock"', "unset", False)
     assert {change.new for change in found} == {"unset"}
 
 

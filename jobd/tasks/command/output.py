@@ -27,14 +27,17 @@ if TYPE_CHECKING:
 
     from jobd.tasks.runner import Context
 
+#: Bytes read from a pipe at once.
 READ_BYTES = 65_536
+#: Bytes that are kept of a log line; the rest of it is cut.
 LINE_BYTES = 4096
+#: Longest event line in bytes.
 EVENT_BYTES = 16_384
-#: More than anybody reads while it scrolls by; a flood would only fill the event table.
+#: Log lines emitted a second at most: more than anybody reads, and a flood would only fill the event table.
 LOG_LINES_PER_S = 100
-#: Tokens of a fast model, with some room.
+#: Events emitted a second at most: more than the tokens that a fast model produces.
 EVENTS_PER_S = 1000
-#: How much of the log explains a failure.
+#: Bytes of the end of the log that a failure carries as its stack.
 TAIL_BYTES = 4096
 
 _EVENT_LINE = re.compile(rb'^[ \t]*\{[ \t]*"(?:event|progress)"[ \t]*:[^\n]*\n', re.MULTILINE)
@@ -43,32 +46,32 @@ _CONTROLS = {n: f"\\x{n:02x}" for n in (*range(9), *range(10, 32), *range(127, 1
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Teller:
-    """Hands events on, at most so many a second of each kind; the rest is counted, and the count is told."""
+class EventEmitter:
+    """Emits events and log lines up to a rate limit for each kind; one log line says how many were dropped."""
 
     def __init__(self, context: Context, clock: Callable[[], float] = time.monotonic) -> None:
-        #: Set when the attempt is no longer ours: the programs are still heard, and nobody is told.
+        #: True once the lease is lost: output is still read, and nothing is emitted.
         self.muted = False
         self._context = context
         self._clock = clock
         self._second = int(clock())
-        self._told: Counter[str] = Counter()
+        self._emitted: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()
 
     def has_room(self, kind: str) -> bool:
         now = int(self._clock())
         if now != self._second:
-            self.tell_dropped()
+            self.log_dropped()
             self._second = now
-            self._told.clear()
-        return self._told[kind] < (LOG_LINES_PER_S if kind == "lines" else EVENTS_PER_S)
+            self._emitted.clear()
+        return self._emitted[kind] < (LOG_LINES_PER_S if kind == "lines" else EVENTS_PER_S)
 
     def drop(self, kind: str, count: int = 1) -> None:
         self._dropped[kind] += count
 
     def log(self, raw: bytes, level: str = "info") -> None:
         if self.has_room("lines"):
-            self._told["lines"] += 1
+            self._emitted["lines"] += 1
             self._log(printable(raw), level)
         else:
             self.drop("lines")
@@ -79,10 +82,10 @@ class Teller:
         elif (event := read_event(line)) is None:
             self.log(b"not an event: " + line[:200], "warning")
         elif not self.muted:
-            self._told["events"] += 1
+            self._emitted["events"] += 1
             self._context.event(*event)
 
-    def tell_dropped(self) -> None:
+    def log_dropped(self) -> None:
         for kind, count in self._dropped.items():
             self._log(f"{count} {kind} not shown: too many a second", "warning")
         self._dropped.clear()
@@ -93,7 +96,7 @@ class Teller:
 
 
 def read_event(line: bytes) -> tuple[str, dict[str, Any], str] | None:
-    """Its type, data and step; None if jobd cannot tell it on."""
+    """Type, data and step of the event; None if the line is no valid event."""
     if len(line) > EVENT_BYTES:
         return None
     try:
@@ -114,15 +117,15 @@ def _is_share(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
 
 
-class Results:
-    """stdout: its events are told at once, and the end of the rest is kept for the result."""
+class ResultOutput:
+    """stdout: event lines are emitted at once, and the end of the other text is kept for the result."""
 
-    def __init__(self, teller: Teller, limit: int) -> None:
+    def __init__(self, emitter: EventEmitter, limit: int) -> None:
         self.limit = limit
         self.events = 0
-        #: Whether something was let go that might have been the beginning of the result.
+        #: Whether text was dropped that might have been the beginning of the result.
         self.overflowed = False
-        self._teller = teller
+        self._emitter = emitter
         self._kept = bytearray()
         self._line_at = 0  # where the line begins that has no end yet
 
@@ -157,15 +160,15 @@ class Results:
 
     def _take_event(self, match: re.Match[bytes]) -> bytes:
         self.events += 1
-        self._teller.event(bytes(match[0]))
+        self._emitter.event(bytes(match[0]))
         return b""
 
 
 class LogLines:
     """stderr: each line is told, and the end is kept to explain a failure."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, emitter: EventEmitter) -> None:
+        self._emitter = emitter
         self._line = b""
         self._tail = b""
 
@@ -173,8 +176,8 @@ class LogLines:
         self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            if not self._teller.has_room("lines"):  # the rest of a flood is counted, not looked at
-                self._teller.drop("lines", data.count(b"\n", start))
+            if not self._emitter.has_room("lines"):  # the rest of a flood is counted, not looked at
+                self._emitter.drop("lines", data.count(b"\n", start))
                 self._line, start = b"", data.rindex(b"\n") + 1
                 break
             self._tell(self._line + data[start : min(end, start + LINE_BYTES + 1)])
@@ -192,7 +195,7 @@ class LogLines:
     def _tell(self, line: bytes) -> None:
         shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # as a terminal would after a progress bar
         if shown.strip():
-            self._teller.log(shown)
+            self._emitter.log(shown)
 
 
 def printable(raw: bytes) -> str:

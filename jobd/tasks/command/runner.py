@@ -31,7 +31,7 @@ import msgspec
 from jobd.host.process import EXHAUSTED
 from jobd.tasks.command.marks import new_mark
 from jobd.tasks.command.oom import oom_kills
-from jobd.tasks.command.output import LogLines, Pipe, Results, Teller, last_document, printable
+from jobd.tasks.command.output import EventEmitter, LogLines, Pipe, ResultOutput, last_document, printable
 from jobd.tasks.command.processes import Family, adopt_orphans, tasks_of_user
 from jobd.tasks.command.workdir import ATTEMPTS, Workdir, clear_leftovers
 from jobd.tasks.runner import Runner, TaskFailed
@@ -115,9 +115,9 @@ class _Attempt:
         self._workdir = workdir
         self._kill_after_s = task.kill_after_s
         self._limit = int(task.max_output_mb * MB)
-        self._teller = Teller(context)
-        self._results = Results(self._teller, self._limit)
-        self._log_lines = LogLines(self._teller)
+        self._emitter = EventEmitter(context)
+        self._results = ResultOutput(self._emitter, self._limit)
+        self._log_lines = LogLines(self._emitter)
         self._oom_kills = oom_kills()
 
     async def follow(self, family: Family) -> int:
@@ -128,7 +128,7 @@ class _Attempt:
         try:
             await self._listen_until_exit(family, pipes)
         except BaseException:
-            self._teller.muted = True
+            self._emitter.muted = True
             raise
         finally:
             with anyio.CancelScope(shield=True):
@@ -157,7 +157,7 @@ class _Attempt:
             log.error("processes %s of a %s job hang in the kernel and cannot be ended", left, self._context.task)
         self._results.close()
         self._log_lines.close()
-        self._teller.tell_dropped()
+        self._emitter.log_dropped()
         return family.collect()
 
     def judge(self, code: int) -> Any:

@@ -25,16 +25,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from jobd.errors import ConfigError
-from jobd.tasks.event_check import printable, told_event
+from jobd.tasks.event_check import checked_event, printable
 from jobd.tasks.failure import failure_of
 from jobd.tasks.isolated.frames import (
     RESULT_BYTES,
     Done,
-    Event,
+    EmittedEvent,
     Failed,
     Frames,
+    HandlerRefused,
     Ready,
-    Refused,
     Run,
     frame,
     framed,
@@ -60,7 +60,7 @@ def main(requests: int, replies: int, parent: int, task: str, handler: str) -> N
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
-    HandlerProcess(requests, replies).serve(f"tasks.{task}.handler", handler)
+    HandlerChild(requests, replies).serve(f"tasks.{task}.handler", handler)
 
 
 def _die_with(parent: int) -> None:
@@ -75,7 +75,7 @@ class _Job(NamedTuple):
     context: Context
 
 
-class HandlerProcess:
+class HandlerChild:
     def __init__(self, requests: int, replies: int) -> None:
         self._requests = requests
         self._replies = replies
@@ -92,7 +92,7 @@ class HandlerProcess:
             function = find_function(handler, key)
             kind = payload_type(function, key)
         except ConfigError as error:
-            self._write(frame(Refused(message=printable(str(error))[:_TEXT_CHARS])))
+            self._write(frame(HandlerRefused(message=printable(str(error))[:_TEXT_CHARS])))
             return
         if is_async(function):
             self._loop = asyncio.new_event_loop()  # one for all jobs: what the handler keeps may belong to it
@@ -179,11 +179,11 @@ class HandlerProcess:
     # -- in any thread ---------------------------------------------------------------------------------------------
 
     def _tell(self, n: int, kind: str, step: str, data: Mapping[str, Any]) -> None:
-        told = told_event(kind, step, data)
+        event = checked_event(kind, step, data)
         job = self._job
         if job is None or job.run.n != n:
             return  # its attempt has ended
-        self._write(frame(Event(n=n, kind=kind, step=told.step, data=told.data)))
+        self._write(frame(EmittedEvent(n=n, kind=kind, step=event.step, data=event.data)))
 
     def _write(self, data: bytes) -> None:
         if os.getpid() != self._pid:

@@ -1,7 +1,7 @@
 """What jobd and a handler's process say to each other: JSON messages over two pipes, each with its length before it.
 
     to it      Run, Stop
-    from it    Ready or Refused, once; then Event and, for each Run, Done or Failed
+    from it    Ready or HandlerRefused, once; then EmittedEvent and, for each Run, Done or Failed
 
 The bytes of a result follow their `Done` as a frame of their own, so that jobd hands them on and never reads them.
 Every message of a job carries its number: what an earlier job's thread still has to say is told from the present one's.
@@ -51,13 +51,13 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     payload_schema: dict[str, Any] | None
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+class HandlerRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     """There is no such handler, and why."""
 
     message: str
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
+class EmittedEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
     n: int
     kind: str
     step: str
@@ -77,7 +77,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 Asked: TypeAlias = Run | Stop
-Said: TypeAlias = Ready | Refused | Event | Done | Failed
+Said: TypeAlias = Ready | HandlerRefused | EmittedEvent | Done | Failed
 
 _asked: msgspec.json.Decoder[Asked] = msgspec.json.Decoder(Asked)
 _said: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)

@@ -9,9 +9,9 @@ import anyio
 import msgspec
 
 from jobd.tasks.command.oom import oom_kills
-from jobd.tasks.command.output import LogLines, Teller
+from jobd.tasks.command.output import EventEmitter, LogLines
 from jobd.tasks.command.runner import MESSAGE_CHARACTERS, signal_name
-from jobd.tasks.isolated.frames import BadFrame, Event, Failed, Run, Stop, frame
+from jobd.tasks.isolated.frames import BadFrame, EmittedEvent, Failed, Run, Stop, frame
 from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ async def run_job(process: HandlerProcess, payload: Mapping[str, Any], context: 
     if process.ready is None:
         raise await _why_not_ready(process)
     process.jobs += 1
-    job = process.job = Job(process.jobs, context)
+    job = process.job = IsolatedJob(process.jobs, context)
     try:
         job.is_asked = await process.write(job.request(payload))
         await process.until(lambda: job.is_over or process.is_lost)
     except anyio.get_cancelled_exc_class():
-        job.teller.muted = True
+        job.emitter.muted = True
         with anyio.CancelScope(shield=True):
             await _stop(process, job)
         raise
@@ -49,7 +49,7 @@ async def run_job(process: HandlerProcess, payload: Mapping[str, Any], context: 
     return job.outcome()
 
 
-async def _stop(process: HandlerProcess, job: Job) -> None:
+async def _stop(process: HandlerProcess, job: IsolatedJob) -> None:
     """It may end its job itself and stay warm; else it goes."""
     if job.is_asked:
         with anyio.move_on_after(GRACE_S):
@@ -70,13 +70,13 @@ async def _why_not_ready(process: HandlerProcess) -> TaskFailed:
     return why
 
 
-class Job:
+class IsolatedJob:
     def __init__(self, n: int, context: Context) -> None:
         self.n = n
         self.context = context
-        self.teller = Teller(context)
+        self.emitter = EventEmitter(context)
         #: stdout and stderr.
-        self.lines = LogLines(self.teller), LogLines(self.teller)
+        self.lines = LogLines(self.emitter), LogLines(self.emitter)
         self.is_asked = False
         self.is_done = False
         self.result: bytes | None = None
@@ -101,8 +101,8 @@ class Job:
     def is_over(self) -> bool:
         return self.result is not None or self.failed is not None
 
-    def tell(self, event: Event) -> None:
-        if not self.teller.muted:
+    def tell(self, event: EmittedEvent) -> None:
+        if not self.emitter.muted:
             try:
                 self.context.event(event.kind, event.data, event.step)
             except ValueError as error:
@@ -111,7 +111,7 @@ class Job:
     def close(self) -> None:
         for lines in self.lines:
             lines.close()
-        self.teller.tell_dropped()
+        self.emitter.log_dropped()
 
     def outcome(self) -> Any:
         if self.failed is not None:

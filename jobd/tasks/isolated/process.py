@@ -28,12 +28,12 @@ from jobd.tasks.command.output import TAIL_BYTES, printable
 from jobd.tasks.command.processes import Family, pipe
 from jobd.tasks.command.runner import MB
 from jobd.tasks.command.workdir import Workdir
-from jobd.tasks.isolated.frames import BadFrame, Done, Event, Failed, Frames, Ready, Refused, read_said
+from jobd.tasks.isolated.frames import BadFrame, Done, EmittedEvent, Failed, Frames, HandlerRefused, Ready, read_said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jobd.tasks.isolated.job import Job
+    from jobd.tasks.isolated.job import IsolatedJob
 
 #: How long a process that is let go may take to end by itself.
 FAREWELL_S = 5.0
@@ -74,7 +74,7 @@ class HandlerProcess:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = anyio.Event()
         #: The job that it runs.
-        self.job: Job | None = None
+        self.job: IsolatedJob | None = None
         #: The end of what was printed when no job ran: on import, above all.
         self._early = b""
         self._farewell_at = 0.0
@@ -175,14 +175,14 @@ class HandlerProcess:
             self._news.set()
             return
         said = read_said(body)
-        if isinstance(said, (Ready, Refused)):
+        if isinstance(said, (Ready, HandlerRefused)):
             self.ready = said if isinstance(said, Ready) else None
-            self.refused = said.message if isinstance(said, Refused) else None
+            self.refused = said.message if isinstance(said, HandlerRefused) else None
             self._news.set()
         elif job is None or said.n != job.n:
             if isinstance(said, Done):
                 raise BadFrame("an answer to a job that it does not run")
-        elif isinstance(said, Event):
+        elif isinstance(said, EmittedEvent):
             job.tell(said)
         elif isinstance(said, Failed):
             job.failed = said

@@ -49,7 +49,7 @@ class Choice(_Wire, frozen=True, kw_only=True):
     finish_reason: str | None = None
 
 
-class Chunk(_Wire, frozen=True, kw_only=True):
+class CompletionChunk(_Wire, frozen=True, kw_only=True):
     #: The last one has none and tells the usage.
     choices: list[Choice] | None = None
     model: str | None = None
@@ -81,7 +81,7 @@ class _Call:
         return {"id": self.id, "type": "function", "function": function}
 
 
-class Answer:
+class StreamedAnswer:
     """Gathers chunks. It is whole once the server said so, by a finish reason or by the end mark of the stream."""
 
     def __init__(self, model: str) -> None:
@@ -98,7 +98,7 @@ class Answer:
         self._asked_at = time.monotonic()
         self._first_at = self._last_at = 0.0
 
-    def add(self, chunk: Chunk) -> str:
+    def add(self, chunk: CompletionChunk) -> str:
         """The text that is new with it."""
         self._model = chunk.model or self._model
         self._usage = chunk.usage or self._usage

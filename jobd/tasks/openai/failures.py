@@ -33,7 +33,7 @@ _KEY_LIKE = re.compile(r"(?i)\b(sk-|bearer\s+)[^\s\"',;)]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
-class Failures:
+class UpstreamFailures:
     """Of one server; `key` is what must not be shown."""
 
     def __init__(self, server: str, key: str) -> None:

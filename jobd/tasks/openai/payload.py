@@ -7,9 +7,9 @@
     {"input": "…"} or {"input": ["…", …]} or {"text": "…"}          for the task `embed`
 
 All but the first may have a `system` message of their own, in place of the task's. Every form may name a `model`; the
-settings of `Settings` are passed on as they are. Anything else is refused by name: a setting that is silently left out
-would be believed. Values are checked for their kind only, since what a model can do is for its server to say; but that
-much is needed, because some servers answer 500 for a word where a number belongs, and that would be tried again.
+fields of `ModelSettings` are passed on as they are. Anything else is refused by name: a setting that is silently left
+out would be believed. Values are checked for their type only, since what a model can do is for its server to say; but
+that much is needed, because some servers answer 500 for a word where a number belongs, and a 500 is retried.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Number: TypeAlias = float | UnsetType | None
 _Whole: TypeAlias = int | UnsetType | None
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Passed on as they are. `n` is not among them, since a job has one answer, nor is `stream`: it always streams."""
 
     temperature: _Number = UNSET
@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     user: str | UnsetType | None = UNSET
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The rest of it (content, name, tool_calls, …) differs between servers and goes through unread."""
 
     role: _Text
@@ -82,9 +82,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     title: str = ""
 
 
-class ChatPayload(Settings, frozen=True, kw_only=True):
+class ChatPayload(ModelSettings, frozen=True, kw_only=True):
     model: _MaybeText = UNSET
-    messages: Annotated[list[Message], Meta(min_length=1)] | UnsetType = UNSET
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)] | UnsetType = UNSET
     prompt: _MaybeText = UNSET
     text: _MaybeText = UNSET
     question: _MaybeText = UNSET
@@ -110,7 +110,7 @@ def chat_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
     if form == "messages" and "system" in payload:
         raise _invalid("payload.system does not go with payload.messages: make it the first of the messages")
     return {
-        **{name: payload[name] for name in Settings.__struct_fields__ if name in payload},
+        **{name: payload[name] for name in ModelSettings.__struct_fields__ if name in payload},
         **_model(asked.model, task),
         "messages": _messages(payload, form, asked, task),
         "stream": True,

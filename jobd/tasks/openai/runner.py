@@ -27,8 +27,8 @@ import msgspec
 
 from jobd import __version__
 from jobd.errors import ConfigError
-from jobd.tasks.openai.answer import Answer, Chunk, Embeddings, vectors
-from jobd.tasks.openai.failures import Failures, error_text
+from jobd.tasks.openai.answer import CompletionChunk, Embeddings, StreamedAnswer, vectors
+from jobd.tasks.openai.failures import UpstreamFailures, error_text
 from jobd.tasks.openai.payload import chat_body, embed_body
 from jobd.tasks.runner import Runner, TaskFailed
 from jobd.wire.sse import Parser
@@ -66,7 +66,7 @@ class OpenAIRunner(Runner):
             raise ConfigError(f"base_url is no URL: {error}") from None
         self._server = f"{url.scheme}://{url.netloc.decode()}"  # without the password that the URL may hold
         self._key = os.environ.get(task.api_key_env, "").strip() if task.api_key_env else ""
-        self._failures = Failures(self._server, self._key)
+        self._failures = UpstreamFailures(self._server, self._key)
         self._http = _client(url)
 
     async def close(self) -> None:
@@ -83,7 +83,7 @@ class OpenAIRunner(Runner):
 
     async def _chat(self, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
         body = chat_body(payload, self._task)
-        answer = Answer(body.get("model", ""))
+        answer = StreamedAnswer(body.get("model", ""))
         async with self._asked("chat/completions", body, context) as response:
             if _is_json(response):  # from a server that does not stream
                 self._add(answer, await self._whole(response), context)
@@ -117,7 +117,7 @@ class OpenAIRunner(Runner):
             raise TaskFailed("bad_api_key", f"{message}, in visible ASCII", retryable=False)
         return {"Authorization": f"Bearer {self._key}"}
 
-    async def _follow(self, response: httpx.Response, answer: Answer, context: Context) -> None:
+    async def _follow(self, response: httpx.Response, answer: StreamedAnswer, context: Context) -> None:
         """Read the stream to its end. Once the answer is whole, the way in which the stream ends does not matter."""
         parser, parts = _Events(), response.aiter_bytes()
         try:
@@ -133,7 +133,7 @@ class OpenAIRunner(Runner):
             if not answer.is_whole:
                 raise
 
-    def _take(self, events: Iterator[str], answer: Answer, context: Context) -> bool:
+    def _take(self, events: Iterator[str], answer: StreamedAnswer, context: Context) -> bool:
         """Whether the end mark was among them."""
         for data in events:
             if data == END_MARK:
@@ -142,8 +142,8 @@ class OpenAIRunner(Runner):
             self._add(answer, data.encode(), context)
         return False
 
-    def _add(self, answer: Answer, data: bytes, context: Context) -> None:
-        chunk = self._decoded(data, Chunk)
+    def _add(self, answer: StreamedAnswer, data: bytes, context: Context) -> None:
+        chunk = self._decoded(data, CompletionChunk)
         if chunk.error:
             raise self._failures.in_stream(chunk.error)
         text = answer.add(chunk)
