@@ -8,7 +8,7 @@ sent straight away, and the busier it gets, the more items share a commit. What 
 - A bad item fails alone: when a flush raises an error about its data, its halves are flushed apart, down to that item.
 - An unknown outcome (the connection went during the commit) is read back, item by item, and only what was not applied
   is sent again. When it cannot be read back, the caller gets OutcomeUnknown and must not assume either.
-- The queue is bounded. `submit` waits for room, first come first served; `submit_or_refuse` raises QueueFull at once.
+- The queue is bounded. `submit` waits for room, first come first served; `submit_or_refuse` raises BatcherFull at once.
 
 A flush must be all or nothing, answer in the order of its items, and bound its own time: it is shielded, so that
 cancelling `run` cannot leave a commit half known. An item sent again must be safe even if its first sending is only now
@@ -43,7 +43,7 @@ MAX_RESENDS: Final = 3
 _STOPPING: Final = "jobd is stopping; the item was not sent"
 
 
-class QueueFull(JobdError):
+class BatcherFull(JobdError):
     code = "queue_full"
 
 
@@ -133,9 +133,9 @@ class Batcher(Generic[Item, Answer]):
         return answer
 
     async def submit_or_refuse(self, item: Item) -> Answer:
-        """As `submit`, but raises QueueFull instead of waiting for room."""
+        """As `submit`, but raises BatcherFull instead of waiting for room."""
         if self._is_full():
-            raise QueueFull(f"{self._max_queue} items are waiting; try again later")
+            raise BatcherFull(f"{self._max_queue} items are waiting; try again later")
         return await self.submit(item)
 
     async def submit_many(self, items: Sequence[Item]) -> list[Answer | Exception]:

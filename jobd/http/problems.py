@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from jobd.engine.batch import Closed, OutcomeUnknown, QueueFull
+from jobd.engine.batch import BatcherFull, Closed, OutcomeUnknown
 from jobd.errors import ServerDown
 from jobd.tickets.errors import TicketRefused
 from jobd.wire.json_check import BadPayload
@@ -57,7 +57,7 @@ def problem_of(error: Exception, what: str) -> Response:
         return problem(error.code, error.detail, error.headers, error.index, error.node)
     if isinstance(error, BadPayload | TicketRefused):
         return problem(error.code, str(error))
-    if isinstance(error, (ServerDown, Closed, OutcomeUnknown, QueueFull, TimeoutError)):
+    if isinstance(error, (ServerDown, Closed, OutcomeUnknown, BatcherFull, TimeoutError)):
         log.warning("%s: %s (request %s)", what, error, REQUEST_ID.get())
         return problem("unavailable", "jobd cannot reach its database just now; try again", {"Retry-After": "1"})
     if isinstance(error, ClientDisconnect):

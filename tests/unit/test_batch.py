@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from jobd.engine.batch import MAX_RESENDS, Batcher, Closed, NotApplied, OutcomeUnknown, QueueFull
+from jobd.engine.batch import MAX_RESENDS, Batcher, BatcherFull, Closed, NotApplied, OutcomeUnknown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -440,7 +440,7 @@ async def test_full_queue_refuses_who_will_not_wait() -> None:
         await server.entered.wait()
         tasks.start_soon(callers.all, 2, 3)
         await settle()
-        with pytest.raises(QueueFull):
+        with pytest.raises(BatcherFull):
             await batcher.submit_or_refuse(4)
         server.open.set()
         await settle()
@@ -467,7 +467,7 @@ async def test_newcomer_does_not_overtake_those_who_wait_for_room() -> None:
 
     async def flush(items: Sequence[int]) -> list[int | Exception]:
         if list(items) == [2]:  # its place is free, and nobody else has run since
-            with pytest.raises(QueueFull):
+            with pytest.raises(BatcherFull):
                 await batcher.submit_or_refuse(4)
             refused.append(4)
         return await server.flush(items)
@@ -518,7 +518,7 @@ async def test_withdrawn_item_makes_room() -> None:
         await settle()
         callers.scopes[2].cancel()
         await settle()
-        with pytest.raises(QueueFull):
+        with pytest.raises(BatcherFull):
             await batcher.submit_or_refuse(4)
         server.open.set()
 
@@ -699,7 +699,7 @@ async def test_under_faults_and_cancellation_every_answer_is_true(seed: int) -> 
         got = callers.got.get(item)
         if isinstance(got, int):
             assert item in server.applied
-        if isinstance(got, BadItem | QueueFull | ServerGone | ConnectionLost):
+        if isinstance(got, BadItem | BatcherFull | ServerGone | ConnectionLost):
             assert item not in server.applied
     kinds = {type(got) for got in callers.got.values()}
     assert {int, BadItem, ServerGone} <= kinds

@@ -159,7 +159,7 @@ class Runner(Poller):
             answer = await self._engine.enqueue(job)
         except asyncpg.UniqueViolationError:  # its key was forgotten, the job was not
             held.is_submitted = True
-        except (batch.QueueFull, batch.Closed, batch.OutcomeUnknown) as error:
+        except (batch.BatcherFull, batch.Closed, batch.OutcomeUnknown) as error:
             log.debug("work order %s is submitted later: %s", order.work_order_id, error)
         else:
             held.is_submitted = isinstance(answer, Created | Existing)
