@@ -40,7 +40,7 @@ STEPS = {
     "gap": "jobd.gap",
 }
 
-SILENT = msgspec.Raw(b'{"code":"lease_expired","message":"the worker fell silent","retryable":true}')
+LEASE_EXPIRED = msgspec.Raw(b'{"code":"lease_expired","message":"the worker fell silent","retryable":true}')
 
 
 class Cursor(NamedTuple):
@@ -180,7 +180,7 @@ def ends(attempt: EndedAttempt, error: msgspec.Raw | None = None) -> Iterator[Ev
     if silent:
         yield made("gap", Cursor(attempt.number, attempt.event_n - 1), at)
     reported = attempt.error if bytes(attempt.error) != b"null" else None
-    why = reported or (SILENT if silent else None)
+    why = reported or (LEASE_EXPIRED if silent else None)
     kind = "requeued" if attempt.led_to == "queued" else attempt.led_to
     yield made(kind, Cursor(attempt.number, attempt.event_n), at, why or (error if kind == "error" else None))
 

@@ -153,7 +153,7 @@ moved AS (
         attempt_count = attempt_count + (NOT cancel_requested AND attempt_count < max_attempts)::integer,
         error = CASE
             WHEN NOT cancel_requested AND attempt_count >= max_attempts THEN
-                jsonb_build_object('code', 'lease_expired', 'message', 'the worker fell silent', 'retryable', true)
+-- include: lease_expired_error
             ELSE error
         END,
         finished_at = CASE WHEN cancel_requested OR attempt_count >= max_attempts THEN clock($7) END,
@@ -163,22 +163,17 @@ moved AS (
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, jobs.status,
-        e.attempt_no AS old_no, e.attempt_id AS old_attempt, e.lease_token AS old_token, e.owner_id AS old_owner,
-        e.acquired_at AS old_start, e.stream AS old_stream, e.message_id AS old_message, e.event_n,
+        e.attempt_no AS ended_no, e.attempt_id, e.lease_token, e.owner_id, e.acquired_at, e.stream, e.message_id, e.event_n,
+        'expired' AS outcome, NULL::bytea AS outcome_hash, NULL::jsonb AS attempt_error,
+        CASE jobs.status WHEN 'running' THEN 'queued' ELSE jobs.status END AS led_to, 'attempts_exhausted' AS reason,
+        CASE
+            WHEN jobs.status = 'running' AND starts_with(e.new_owner, 'redis:') THEN 'taken' ELSE jobs.status
+        END AS event, true AS has_gap,
+        CASE WHEN jobs.status <> 'running' THEN e.new_stream END AS settled_stream, e.new_message AS settled_message,
         e.new_owner, e.new_stream, e.new_message,
-        id_at($8, 2 * e.n - 1) AS attempt_id, id_at($8, 2 * e.n) AS lease_token,
+        id_at($8, 2 * e.n - 1) AS new_attempt, id_at($8, 2 * e.n) AS new_token,
         clock($7) + make_interval(secs => of_task(jobs.task, $9, $10, $6)) AS lease_expires_at,
         of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s
-),
-closed AS (
-    INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
-        event_n
-    )
-    SELECT
-        id, old_no, old_attempt, old_token, old_owner, 'expired', old_start, updated_at, old_stream, old_message,
-        CASE status WHEN 'running' THEN 'queued' ELSE status END, event_n
-    FROM moved
 ),
 leased AS (
     INSERT INTO leases (
@@ -186,35 +181,14 @@ leased AS (
         attempt_no, stream, message_id, ttl_s
     )
     SELECT
-        id, 'JOB', new_owner, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, new_stream,
+        id, 'JOB', new_owner, new_token, lease_expires_at, updated_at, updated_at, new_attempt, attempt_no, new_stream,
         new_message, lease_ttl_s
     FROM moved WHERE status = 'running'
 ),
-buried AS (
-    INSERT INTO dead_letters (job_id, queue, task, reason, at)
-    SELECT id, queue, task, 'attempts_exhausted', updated_at FROM moved WHERE status = 'error'
-),
-told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, has_gap, streams, message_ids)
-    SELECT
-        min(updated_at), CASE WHEN status = 'running' AND starts_with(new_owner, 'redis:') THEN 'taken' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), true,
-        array_agg(CASE WHEN status <> 'running' THEN new_stream END), array_agg(new_message)
-    FROM moved GROUP BY 2
-),
-counted AS (
-    INSERT INTO queue_counts (queue, shard, running, error, canceled)
-    SELECT
-        queue, shard(), -count(*), count(*) FILTER (WHERE status = 'error'), count(*) FILTER (WHERE status = 'canceled')
-    FROM moved WHERE status <> 'running' GROUP BY queue ORDER BY queue
-    ON CONFLICT (queue, shard) DO UPDATE SET
-        running = queue_counts.running + excluded.running,
-        error = queue_counts.error + excluded.error,
-        canceled = queue_counts.canceled + excluded.canceled
-)
+-- include: end_of_attempt
 SELECT
-    id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, new_owner AS owner_id, new_stream AS stream,
+    id AS job_id, task, queue, payload::text AS payload, enqueue_id, new_attempt AS attempt_id, attempt_no, attempt_count,
+    max_attempts, new_token AS lease_token, lease_expires_at, timeout_s, ttl_s, new_owner AS owner_id, new_stream AS stream,
     new_message AS message_id, lease_ttl_s, status
 FROM moved;
 

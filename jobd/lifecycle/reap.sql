@@ -44,48 +44,20 @@ moved AS (
             WHEN 'queued' THEN NULL ELSE clock($6)
         END,
         at_instant = false, error = CASE WHEN cancel_requested THEN error ELSE
-            jsonb_build_object('code', 'lease_expired', 'message', 'the worker fell silent', 'retryable', true)
+-- include: lease_expired_error
         END,
         updated_at = clock($6), version = version + 1
     FROM freed f
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
-        jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, f.stream,
-        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.lease_expires_at,
-        f.event_n
+        jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, f.lease_expires_at,
+        f.attempt_no AS ended_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.stream, f.message_id, f.event_n,
+        'expired' AS outcome, NULL::bytea AS outcome_hash, NULL::jsonb AS attempt_error, jobs.status AS led_to,
+        'attempts_exhausted' AS reason,
+        CASE jobs.status WHEN 'queued' THEN 'requeued' ELSE jobs.status END AS event, f.attempt_no, true AS has_gap,
+        f.stream AS settled_stream, f.message_id AS settled_message
 ),
-closed AS (
-    INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
-        event_n
-    )
-    SELECT
-        id, attempt_no, attempt_id, lease_token, owner_id, 'expired', acquired_at, updated_at, stream, message_id,
-        status, event_n
-    FROM moved
-),
-buried AS (
-    INSERT INTO dead_letters (job_id, queue, task, reason, at)
-    SELECT id, queue, task, 'attempts_exhausted', updated_at FROM moved WHERE status = 'error'
-),
-told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, has_gap, streams, message_ids)
-    SELECT
-        min(updated_at), CASE status WHEN 'queued' THEN 'requeued' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), true, array_agg(stream),
-        array_agg(message_id)
-    FROM moved GROUP BY status
-),
-counted AS (
-    INSERT INTO queue_counts (queue, shard, running, queued, error, canceled)
-    SELECT
-        queue, shard(), -count(*), count(*) FILTER (WHERE status = 'queued'),
-        count(*) FILTER (WHERE status = 'error'), count(*) FILTER (WHERE status = 'canceled')
-    FROM moved GROUP BY queue ORDER BY queue
-    ON CONFLICT (queue, shard) DO UPDATE SET
-        running = queue_counts.running + excluded.running, queued = queue_counts.queued + excluded.queued,
-        error = queue_counts.error + excluded.error, canceled = queue_counts.canceled + excluded.canceled
-)
+-- include: end_of_attempt
 SELECT
     id AS job_id, attempt_id, owner_id, status, enqueue_id,
     extract(epoch FROM updated_at - lease_expires_at)::double precision AS late_s

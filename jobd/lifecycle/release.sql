@@ -25,35 +25,12 @@ moved AS (
     FROM freed f
     WHERE jobs.id = ANY (ARRAY[f.resource_id]) AND jobs.status = 'running'
     RETURNING
-        jobs.id, jobs.queue, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after, f.stream,
-        f.message_id, f.attempt_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at,
-        f.event_n
+        jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after,
+        f.attempt_no AS ended_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.stream, f.message_id, f.event_n,
+        CASE jobs.status WHEN 'canceled' THEN 'canceled' ELSE 'released' END AS outcome, NULL::bytea AS outcome_hash,
+        NULL::jsonb AS attempt_error, jobs.status AS led_to, NULL::text AS reason,
+        CASE jobs.status WHEN 'queued' THEN 'requeued' ELSE jobs.status END AS event, f.attempt_no, false AS has_gap,
+        f.stream AS settled_stream, f.message_id AS settled_message
 ),
-closed AS (
-    INSERT INTO attempts (
-        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, stream, message_id, led_to,
-        event_n
-    )
-    SELECT
-        id, attempt_no, attempt_id, lease_token, owner_id, CASE status WHEN 'canceled' THEN 'canceled' ELSE 'released' END,
-        acquired_at, updated_at, stream, message_id, status, event_n
-    FROM moved
-),
-told AS (
-    INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, streams, message_ids)
-    SELECT
-        min(updated_at), CASE status WHEN 'queued' THEN 'requeued' ELSE status END,
-        array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n), array_agg(stream),
-        array_agg(message_id)
-    FROM moved GROUP BY status
-),
-counted AS (
-    INSERT INTO queue_counts (queue, shard, running, queued, canceled)
-    SELECT
-        queue, shard(), -count(*), count(*) FILTER (WHERE status = 'queued'), count(*) FILTER (WHERE status = 'canceled')
-    FROM moved GROUP BY queue ORDER BY queue
-    ON CONFLICT (queue, shard) DO UPDATE SET
-        running = queue_counts.running + excluded.running, queued = queue_counts.queued + excluded.queued,
-        canceled = queue_counts.canceled + excluded.canceled
-)
+-- include: end_of_attempt
 SELECT id AS job_id, attempt_id, lease_token, status, enqueue_id, run_after FROM moved;

@@ -180,13 +180,13 @@ def events_of(told: Told) -> Iterator[history.Event]:
         if told.has_gap:  # taken over: the attempt before ended with it
             before = history.Cursor(told.attempt - 1, told.event_n)
             yield history.made("gap", before._replace(n=before.n - 1), told.ts)
-            yield history.made("requeued", before, told.ts, history.SILENT)
+            yield history.made("requeued", before, told.ts, history.LEASE_EXPIRED)
         if told.event == "running":
             yield history.made("running", history.Cursor(told.attempt, 0), told.ts)
         return
     if told.has_gap:
         yield history.made("gap", cursor._replace(n=cursor.n - 1), told.ts)
-        error = error or history.SILENT
+        error = error or history.LEASE_EXPIRED
     yield history.made(told.event, cursor, told.ts, error)
 
 

@@ -44,9 +44,11 @@ INDEXES: dict[str, set[str]] = {
     "fail_if_leased": {"jobs_pkey", "leases_pkey"},
     "find_twins": {"job_specs_pkey", "jobs_pkey"},
     "forget_told": {"outbox_pkey"},
+    "held_among": {"leases_pkey"},
     "heartbeat_leases": {"jobs_pkey", "leases_pkey"},
     "is_gone": {"gone_jobs_pkey"},
     "last_chunks": {"event_log_pkey"},
+    "leased_messages": set(),
     "list_by_spec": {"job_specs_pkey", "jobs_pkey"},
     "list_dead_letters": {"dead_letters_pkey"},
     "list_held_jobs": {"event_log_pkey", "jobs_pkey"},
@@ -69,6 +71,7 @@ INDEXES: dict[str, set[str]] = {
     },
     "prune_memories": {"gone_jobs_age", "gone_jobs_pkey", "idempotency_keys_expiry", "idempotency_keys_pkey"},
     "queue_heads": {"jobs_ready"},
+    "queued_among": {"jobs_pkey"},
     "read_attempts": {"attempts_pkey", "leases_pkey"},
     "read_back_claims": {"jobs_pkey", "leases_pkey"},
     "read_back_jobs": {"jobs_pkey"},
@@ -92,6 +95,7 @@ INDEXES: dict[str, set[str]] = {
 #: What a statement goes through from the beginning: all leases, of which there are as many as jobs in progress; the
 #: delayed jobs, but only to the first; and the outbox, for a page.
 WALKED = {
+    "leased_messages": {"leases"},
     "list_held_jobs": {"leases"},
     "list_workers": {"leases"},
     "look_ahead": {"jobs", "outbox"},

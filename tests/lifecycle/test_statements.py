@@ -11,9 +11,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from jobd.auth.table import TokenRow
+from jobd.job.history import LEASE_EXPIRED
 from jobd.lifecycle.claim import ClaimRow
 from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
@@ -26,8 +28,6 @@ from jobd.lifecycle.workers import HeldJob, Holder
 from jobd.store.statements import all_statements
 
 if TYPE_CHECKING:
-    import msgspec
-
     from jobd.store.postgres import Database
 
 PACKAGES = ("jobd.lifecycle", "jobd.auth")
@@ -158,6 +158,17 @@ def python_types(annotation: Any) -> set[type]:
 
 def test_every_statement_is_listed_here() -> None:
     assert set(STATEMENTS) == set(ROWS)
+
+
+def test_the_error_of_a_silent_holder_is_the_same_in_sql_and_in_the_history() -> None:
+    said = [STATEMENTS[name].count("'the worker fell silent'") for name in ("reap_expired", "take_over_jobs")]
+
+    assert said == [1, 1]
+    assert msgspec.json.decode(LEASE_EXPIRED) == {
+        "code": "lease_expired",
+        "message": "the worker fell silent",
+        "retryable": True,
+    }
 
 
 def test_every_statement_is_declared_once_in_the_module_of_its_verb() -> None:
