@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -9,8 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.job.model import Canceled, DeadLettered, NotClaimable, NotClaimableReason
-from jobd.job.status import AttemptOutcome, DeadLetterReason
+from jobd.job.machine import decide_claim
+from jobd.job.model import Canceled, ClaimRef, DeadLettered, JobView, NotClaimable
+from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
 from jobd.lifecycle.lock_order import in_turn
 from jobd.lifecycle.report import Held
 from jobd.store.ids import random_ids
@@ -29,8 +31,10 @@ TAKE_OVER_JOBS = statement("take_over_jobs")
 EXPLAIN_CLAIMS = statement("explain_claims")
 READ_BACK_CLAIMS = statement("read_back_claims")
 
-#: Of tasks whose leases last otherwise: none.
+#: Lease times in seconds of tasks that have one of their own: none.
 NO_TTLS: Final[Mapping[str, float]] = {}
+#: For asking the machine why a job cannot be claimed: nothing is claimed by it.
+NO_CLAIM: Final = ClaimRef("", "")
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,15 +208,17 @@ def _taken_over(row: asyncpg.Record) -> ClaimAnswer:
 
 
 def _refusal(ask: Ask, row: asyncpg.Record | None) -> NotClaimable | Unknown:
-    """In the order in which the machine asks. A job that has become due since the claim was not at the claim."""
+    """Why the machine refuses the claim. A job that has become due since the claim was not due at the claim."""
     if row is None:
         return Unknown()
-    if row["status"] not in ("queued", "running"):
-        return NotClaimable(NotClaimableReason.FINAL)
-    if row["enqueue_id"] != ask.enqueue_id:
-        return NotClaimable(NotClaimableReason.STALE_MESSAGE)
-    if row["status"] == "running":
-        return NotClaimable(NotClaimableReason.LEASED)
-    if row["cancel_requested"]:
-        return NotClaimable(NotClaimableReason.CANCEL_REQUESTED)
-    return NotClaimable(NotClaimableReason.NOT_DUE)
+    view = JobView(
+        job_id=str(ask.job_id),
+        max_attempts=1,
+        status=JobStatus(row["status"]),
+        enqueue_id=row["enqueue_id"],
+        run_after=math.inf,
+        cancel_requested=row["cancel_requested"],
+    )
+    refusal = decide_claim(view, NO_CLAIM, enqueue_id=ask.enqueue_id, ttl_s=0.0, now=0.0)
+    assert isinstance(refusal, NotClaimable)  # it is neither due nor under a lease that has expired
+    return refusal
