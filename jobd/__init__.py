@@ -11,7 +11,7 @@ __all__ = ["AsyncClient", "Client", "Context", "TaskFailed", "__version__", "tas
 
 __version__ = "0.1.0.dev0"
 
-#: Where each is, for its first use: the daemon and most commands do without httpx, which takes a while to import.
+#: Name -> module, imported at its first use: the daemon and most commands do without the client.
 _HOMES = {
     "AsyncClient": "jobd.client",
     "Client": "jobd.client",

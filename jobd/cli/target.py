@@ -53,7 +53,7 @@ def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_client(place: Place, **rest: Any) -> None:
-        from jobd import Client  # httpx takes a while to import
+        from jobd import Client  # not needed for --help
 
         with Client(place.url, place.token, patience_s=PATIENCE_S) as client:
             command(client, **rest)

@@ -70,7 +70,7 @@ def worker(
     """
     if token is not None and token_file is not None:
         raise click.UsageError("--token and --token-file exclude each other")
-    from jobd.worker.worker import Place, Worker, with_queues  # httpx takes a while to import
+    from jobd.worker.worker import Place, Worker, with_queues  # not needed for --help
 
     loaded = load(file, data_dir)
     config = with_queues(with_own_folder(loaded.config, data_dir), queues, slots)
@@ -100,7 +100,7 @@ def with_own_folder(config: Config, data_dir: str | None) -> Config:
 def trusting(ca: str | None) -> ssl.SSLContext | bool:
     if ca is None:
         return True
-    import ssl  # with httpx, which takes a while to import
+    import ssl  # takes a while to import
 
     try:
         return ssl.create_default_context(cafile=ca)

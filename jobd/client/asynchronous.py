@@ -3,67 +3,166 @@
 from __future__ import annotations
 
 import functools
+import time
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import anyio
-import httpx
+from anyio.abc import SocketAttribute
+from anyio.streams.tls import TLSStream
 
 from jobd.client import calls
 from jobd.client import operations as house
 from jobd.client import tickets as desk
 from jobd.client.answers import Event
+from jobd.client.http1 import BadReply, ReplyReader, TunnelReader
 from jobd.client.sansio import Lost, Open, Pause, Reply, Send
-from jobd.client.transport import Caller, built, lost_by, reply_of
+from jobd.client.transport import (
+    IDLE_CONNECTIONS,
+    READ_BYTES,
+    ConnectFailed,
+    Route,
+    Transport,
+    may_be_reused,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
+    from anyio.abc import ByteStream
     from typing_extensions import Self
 
     from jobd.client.following import EventFlow
-    from jobd.client.sansio import Flow, Settings, Step
+    from jobd.client.sansio import Flow, Request, Settings, Step
+
+#: What a connection that breaks raises.
+_BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Line:
+class _AwaitedConnection:
+    """A connection to jobd and the answer that is being read from it."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._socket = stream.extra(SocketAttribute.raw_socket)
+        self.answer = ReplyReader()
+        self.idle_since = 0.0
+
+    def is_usable(self) -> bool:
+        return may_be_reused(self._socket, self.idle_since)
+
+    async def send(self, data: bytes, timeout_s: float) -> None:
+        self.answer = ReplyReader()
+        with anyio.fail_after(timeout_s):
+            await self._stream.send(data)
+
+    async def read_head(self, timeout_s: float) -> bytes:
+        """What came of the body with the head."""
+        part = b""
+        while not self.answer.status:
+            part = await self.read(timeout_s)
+        return part
+
+    async def read(self, timeout_s: float) -> bytes:
+        with anyio.fail_after(timeout_s):
+            try:
+                data = await self._stream.receive(READ_BYTES)
+            except anyio.EndOfStream:
+                data = b""
+        return self.answer.feed(data)
+
+    async def close(self) -> None:
+        await anyio.aclose_forcefully(self._stream)
+
+
+async def _connected(route: Route) -> ByteStream:
+    if route.socket is not None:
+        return await anyio.connect_unix(route.socket)
+    stream: ByteStream = await anyio.connect_tcp(route.host, route.port)
+    try:
+        if route.tunnel is not None:
+            await _open_tunnel(stream, route.tunnel)
+        if route.tls is not None:
+            stream = await TLSStream.wrap(
+                stream, hostname=route.server_name, ssl_context=route.tls, standard_compatible=False
+            )
+    except BaseException:
+        await anyio.aclose_forcefully(stream)
+        raise
+    return stream
+
+
+async def _open_tunnel(stream: ByteStream, asking: bytes) -> None:
+    answer = TunnelReader()
+    await stream.send(asking)
+    while not answer.is_open:
+        answer.feed(await stream.receive(READ_BYTES))
+
+
+class _AwaitedExchange:
     """Takes the steps of one call."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
-        self._response: httpx.Response | None = None
-        self._parts: AsyncIterator[bytes] | None = None
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._stream: _AwaitedConnection | None = None
+        self._silence_s = 0.0
+        #: What came of the stream's body together with its head.
+        self._first = b""
 
     async def take(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return await anyio.sleep(step.seconds)
         try:
             if isinstance(step, Send):
-                response = await self._http.send(built(self._http, step.request))
-                return reply_of(response, response.content)
-            return await (self._open(step) if isinstance(step, Open) else self._read())
-        except httpx.TransportError as error:
-            return lost_by(error)
+                return await self._send(step.request)
+            return await (self._open(step.request) if isinstance(step, Open) else self._read())
+        except ConnectFailed as error:
+            return Lost(str(error), is_unsent=True)
+        except TimeoutError:
+            return Lost("timed out")
+        except (*_BROKEN, BadReply) as error:
+            return Lost(str(error) or type(error).__name__)
 
-    async def _open(self, step: Open) -> Reply | Lost:
+    async def _send(self, request: Request) -> Reply:
+        connection = await self._client._begin(request)
+        try:
+            timeout_s = self._client._answer_s(request)
+            return await self._whole(connection, await connection.read_head(timeout_s), timeout_s)
+        except BaseException:
+            await connection.close()
+            raise
+
+    async def _whole(self, connection: _AwaitedConnection, first: bytes, timeout_s: float) -> Reply:
+        parts = [first]
+        while not connection.answer.is_complete:
+            parts.append(await connection.read(timeout_s))
+        await self._client._put_back(connection)
+        return connection.answer.reply(b"".join(parts))
+
+    async def _open(self, request: Request) -> Reply:
         await self.close()
-        self._response = await self._http.send(built(self._http, step.request), stream=True)
-        if self._response.status_code != 200:
-            return reply_of(self._response, await self._response.aread())
-        self._parts = self._response.aiter_bytes()
-        return reply_of(self._response)
+        self._silence_s = self._client._answer_s(request)
+        self._stream = connection = await self._client._begin(request)
+        first = await connection.read_head(self._silence_s)
+        if connection.answer.status != 200:
+            self._stream = None
+            return await self._whole(connection, first, self._silence_s)
+        self._first = first
+        return connection.answer.reply()
 
     async def _read(self) -> bytes:
-        assert self._parts is not None, "a flow opens a stream before it reads"
-        try:
-            return await self._parts.__anext__()
-        except StopAsyncIteration:
-            return b""
+        assert self._stream is not None, "a flow opens a stream before it reads"
+        part, self._first = self._first, b""
+        while not part and not self._stream.answer.is_complete:
+            part = await self._stream.read(self._silence_s)
+        return part
 
     async def close(self) -> None:
-        if self._response is not None:
-            await self._response.aclose()
+        if self._stream is not None:
+            await self._stream.close()
+            self._stream = None
 
 
 def _call(
@@ -86,7 +185,7 @@ def _stream(
     return stream
 
 
-class AsyncClient(Caller):
+class AsyncClient(Transport):
     """Talks to a jobd. Arguments and methods are those of `jobd.Client`, the latter to be awaited.
 
         async with AsyncClient() as jobd:
@@ -96,10 +195,6 @@ class AsyncClient(Caller):
 
     Whoever leaves the loop over `events` early closes the line at once with `contextlib.aclosing` around the generator.
     """
-
-    _http: httpx.AsyncClient
-    _http_kind = httpx.AsyncClient
-    _transport_kind = httpx.AsyncHTTPTransport
 
     submit = _call(calls.submit)
     submit_batch = _call(calls.submit_batch)
@@ -131,7 +226,8 @@ class AsyncClient(Caller):
     ticket_events = _stream(desk.ticket_events)
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        while self._idle:
+            await self._idle.pop().close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -139,8 +235,43 @@ class AsyncClient(Caller):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    async def _begin(self, request: Request) -> _AwaitedConnection:
+        """A connection on which the request was sent; raises ConnectFailed while nothing of it can have arrived."""
+        data = self._bytes_of(request)
+        connection = await self._reused() or await self._connect()
+        try:
+            await connection.send(data, self._timeout_s)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _reused(self) -> _AwaitedConnection | None:
+        while self._idle:
+            connection: _AwaitedConnection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            await connection.close()
+        return None
+
+    async def _connect(self) -> _AwaitedConnection:
+        try:
+            with anyio.fail_after(self._timeout_s):
+                return _AwaitedConnection(await _connected(self._route))
+        except TimeoutError:
+            raise ConnectFailed("timed out") from None
+        except (*_BROKEN, BadReply) as error:
+            raise ConnectFailed(str(error) or type(error).__name__) from error
+
+    async def _put_back(self, connection: _AwaitedConnection) -> None:
+        if connection.answer.may_go_on and len(self._idle) < IDLE_CONNECTIONS:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            await connection.close()
+
     async def _run(self, flow: Flow[T]) -> T:
-        line = _Line(self._http)
+        line = _AwaitedExchange(self)
         came = None
         try:
             while True:
@@ -150,7 +281,7 @@ class AsyncClient(Caller):
             return answer
 
     async def _follow(self, flow: EventFlow) -> AsyncGenerator[Event, None]:
-        line = _Line(self._http)
+        line = _AwaitedExchange(self)
         came = None
         try:
             while True:

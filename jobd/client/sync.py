@@ -2,61 +2,154 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import socket
 import time
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-import httpx
 
 from jobd.client import calls
 from jobd.client import operations as house
 from jobd.client import tickets as desk
 from jobd.client.answers import Event
+from jobd.client.http1 import BadReply, ReplyReader, TunnelReader
 from jobd.client.sansio import Lost, Open, Pause, Reply, Send
-from jobd.client.transport import Caller, built, lost_by, reply_of
+from jobd.client.transport import (
+    IDLE_CONNECTIONS,
+    READ_BYTES,
+    ConnectFailed,
+    Route,
+    Transport,
+    may_be_reused,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from typing_extensions import Self
 
     from jobd.client.following import EventFlow
-    from jobd.client.sansio import Flow, Settings, Step
+    from jobd.client.sansio import Flow, Request, Settings, Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Line:
+class _BlockingConnection:
+    """A connection to jobd and the answer that is being read from it."""
+
+    def __init__(self, route: Route, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._socket = _connected(route, timeout_s)
+        self.answer = ReplyReader()
+        self.idle_since = 0.0
+
+    def is_usable(self) -> bool:
+        return may_be_reused(self._socket, self.idle_since)
+
+    def send(self, data: bytes) -> None:
+        self.answer = ReplyReader()
+        self._socket.settimeout(self._timeout_s)
+        self._socket.sendall(data)
+
+    def read_head(self, timeout_s: float) -> bytes:
+        """What came of the body with the head."""
+        self._socket.settimeout(timeout_s)
+        part = b""
+        while not self.answer.status:
+            part = self.read()
+        return part
+
+    def read(self) -> bytes:
+        return self.answer.feed(self._socket.recv(READ_BYTES))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _connected(route: Route, timeout_s: float) -> socket.socket:
+    if route.socket is not None:
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(timeout_s)
+    else:
+        made = socket.create_connection((route.host, route.port), timeout_s)
+    try:
+        if route.socket is not None:
+            made.connect(route.socket)
+            return made
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if route.tunnel is not None:
+            _open_tunnel(made, route.tunnel)
+        return made if route.tls is None else route.tls.wrap_socket(made, server_hostname=route.server_name)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _open_tunnel(made: socket.socket, asking: bytes) -> None:
+    answer = TunnelReader()
+    made.sendall(asking)
+    while not answer.is_open:
+        answer.feed(made.recv(READ_BYTES))
+
+
+class _BlockingExchange:
     """Takes the steps of one call."""
 
-    def __init__(self, http: httpx.Client) -> None:
-        self._http = http
-        self._response: httpx.Response | None = None
-        self._parts: Iterator[bytes] = iter(())
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._stream: _BlockingConnection | None = None
+        #: What came of the stream's body together with its head.
+        self._first = b""
 
     def take(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return time.sleep(step.seconds)
         try:
             if isinstance(step, Send):
-                response = self._http.send(built(self._http, step.request))
-                return reply_of(response, response.content)
-            return self._open(step) if isinstance(step, Open) else next(self._parts, b"")
-        except httpx.TransportError as error:
-            return lost_by(error)
+                return self._send(step.request)
+            return self._open(step.request) if isinstance(step, Open) else self._read()
+        except ConnectFailed as error:
+            return Lost(str(error), is_unsent=True)
+        except (OSError, BadReply) as error:
+            return Lost(str(error) or type(error).__name__)
 
-    def _open(self, step: Open) -> Reply | Lost:
+    def _send(self, request: Request) -> Reply:
+        connection = self._client._begin(request)
+        try:
+            return self._whole(connection, connection.read_head(self._client._answer_s(request)))
+        except BaseException:
+            connection.close()
+            raise
+
+    def _whole(self, connection: _BlockingConnection, first: bytes) -> Reply:
+        parts = [first]
+        while not connection.answer.is_complete:
+            parts.append(connection.read())
+        self._client._put_back(connection)
+        return connection.answer.reply(b"".join(parts))
+
+    def _open(self, request: Request) -> Reply:
         self.close()
-        self._response = self._http.send(built(self._http, step.request), stream=True)
-        if self._response.status_code != 200:
-            return reply_of(self._response, self._response.read())
-        self._parts = self._response.iter_bytes()
-        return reply_of(self._response)
+        self._stream = connection = self._client._begin(request)
+        first = connection.read_head(self._client._answer_s(request))
+        if connection.answer.status != 200:
+            self._stream = None
+            return self._whole(connection, first)
+        self._first = first
+        return connection.answer.reply()
+
+    def _read(self) -> bytes:
+        assert self._stream is not None, "a flow opens a stream before it reads"
+        part, self._first = self._first, b""
+        while not part and not self._stream.answer.is_complete:
+            part = self._stream.read()
+        return part
 
     def close(self) -> None:
-        if self._response is not None:
-            self._response.close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 def _call(flow: Callable[Concatenate[Settings, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
@@ -77,7 +170,7 @@ def _stream(
     return stream
 
 
-class Client(Caller):
+class Client(Transport):
     """Talks to a jobd.
 
     `url` is `http://host:port`, `https://...` or `unix:///path`; without it JOBD_URL, else the usual address on this
@@ -88,10 +181,6 @@ class Client(Caller):
             job = jobd.submit("chat", {"text": "hello"})
             print(jobd.wait(job.job_id).result)
     """
-
-    _http: httpx.Client
-    _http_kind = httpx.Client
-    _transport_kind = httpx.HTTPTransport
 
     submit = _call(calls.submit)
     submit_batch = _call(calls.submit_batch)
@@ -123,7 +212,8 @@ class Client(Caller):
     ticket_events = _stream(desk.ticket_events)
 
     def close(self) -> None:
-        self._http.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +221,41 @@ class Client(Caller):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _begin(self, request: Request) -> _BlockingConnection:
+        """A connection on which the request was sent; raises ConnectFailed while nothing of it can have arrived."""
+        data = self._bytes_of(request)
+        connection = self._reused() or self._connect()
+        try:
+            connection.send(data)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _reused(self) -> _BlockingConnection | None:
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                connection: _BlockingConnection = self._idle.pop()
+                if connection.is_usable():
+                    return connection
+                connection.close()
+        return None
+
+    def _connect(self) -> _BlockingConnection:
+        try:
+            return _BlockingConnection(self._route, self._timeout_s)
+        except (OSError, BadReply) as error:
+            raise ConnectFailed(str(error) or type(error).__name__) from error
+
+    def _put_back(self, connection: _BlockingConnection) -> None:
+        if connection.answer.may_go_on and len(self._idle) < IDLE_CONNECTIONS:
+            connection.idle_since = time.monotonic()
+            self._idle.append(connection)
+        else:
+            connection.close()
+
     def _run(self, flow: Flow[T]) -> T:
-        line = _Line(self._http)
+        line = _BlockingExchange(self)
         came = None
         try:
             while True:
@@ -142,7 +265,7 @@ class Client(Caller):
             return answer
 
     def _follow(self, flow: EventFlow) -> Generator[Event, None, None]:
-        line = _Line(self._http)
+        line = _BlockingExchange(self)
         came = None
         try:
             while True:

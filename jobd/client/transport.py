@@ -1,38 +1,55 @@
-"""Between our requests and httpx: all of it that does not differ between blocking and awaiting."""
+"""What both clients share of a connection: where it goes, what every request carries, and how long it may stay idle."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import httpx
+import base64
+import select
+import ssl
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from jobd import __version__
-from jobd.client.sansio import Lost, Reply, Settings
-from jobd.client.target import target_of, token_of
+from jobd.client.http1 import request_bytes
+from jobd.client.sansio import Request, Settings
+from jobd.client.target import Target, target_of, token_of
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Callable
+    import socket
 
-    from jobd.client.sansio import Request
-
-#: For each answer.
+#: For each answer, in seconds.
 TIMEOUT_S = 10.0
-#: For how long a call is tried again while jobd is away or busy.
+#: How long a call is tried again while jobd is away or busy, in seconds.
 PATIENCE_S = 10.0
 #: An idle connection is dropped before jobd drops it (after 5 s), which could cross with a request.
 IDLE_S = 3.0
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S)
+#: Idle connections that a client keeps.
+IDLE_CONNECTIONS = 20
+#: Read from a connection at a time, in bytes.
+READ_BYTES = 65_536
 
-#: Failures before anything of a request was sent.
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+class ConnectFailed(Exception):
+    """No connection came about, so nothing of the request was sent."""
 
 
-class Caller:
+class Route(NamedTuple):
+    """How to get to jobd: to a unix socket, or to a host, perhaps through a proxy."""
+
+    socket: str | None
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    #: For which host TLS is spoken.
+    server_name: str
+    #: What to send to a proxy before TLS begins.
+    tunnel: bytes | None
+
+
+class Transport:
     """What both clients are made of; what they do is in `jobd.client.calls`."""
-
-    _http_kind: ClassVar[Callable[..., Any]]
-    _transport_kind: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -46,34 +63,64 @@ class Caller:
         target, token = target_of(url), token_of(token)
         shown = f"unix://{target.socket}" if target.socket else target.base_url
         self._settings = Settings(url=shown, patience_s=patience_s)
-        headers = {"User-Agent": f"jobd/{__version__}", **({"Authorization": f"Bearer {token}"} if token else {})}
-        # With a transport of our own httpx does not ask the environment for a proxy.
-        way = (
-            {"transport": self._transport_kind(uds=target.socket, verify=verify, limits=LIMITS)}
-            if target.is_local
-            else {"verify": verify, "limits": LIMITS}
-        )
-        self._http = self._http_kind(base_url=target.base_url, headers=headers, timeout=httpx.Timeout(timeout), **way)
+        self._timeout_s = timeout
+        self._prefix = target.prefix
+        self._headers = {"Host": target.authority, "User-Agent": f"jobd/{__version__}"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._route = self._find_route(target, verify)
+        #: Connections that carry nothing just now, the last used at the end.
+        self._idle: deque[Any] = deque()
 
     def __repr__(self) -> str:
         return f"<jobd.{type(self).__name__} {self._settings.url}>"
 
+    def _find_route(self, target: Target, verify: ssl.SSLContext | bool) -> Route:
+        tls = _tls(verify) if target.is_tls else None
+        route = Route(target.socket, target.host, target.port, tls, target.host, None)
+        scheme = "https" if target.is_tls else "http"
+        proxies = {} if target.is_local or proxy_bypass(target.host) else getproxies()
+        url = proxies.get(scheme) or proxies.get("all")
+        if not url:
+            return route
+        proxy = urlsplit(url if "://" in url else f"http://{url}")
+        credentials = _credentials(proxy.username, proxy.password)
+        host, port = proxy.hostname or "", proxy.port or 80
+        if target.is_tls:
+            to = f"{target.host}:{target.port}"
+            head = "".join(f"{name}: {value}\r\n" for name, value in {"Host": to, **credentials}.items())
+            return route._replace(host=host, port=port, tunnel=f"CONNECT {to} HTTP/1.1\r\n{head}\r\n".encode())
+        self._prefix = f"http://{target.authority}{target.prefix}"
+        self._headers |= credentials
+        return route._replace(host=host, port=port)
 
-def built(http: httpx.Client | httpx.AsyncClient, request: Request) -> httpx.Request:
-    usual = http.timeout
-    return http.build_request(
-        request.method,
-        request.path,
-        params=request.query or None,
-        content=request.body,
-        headers={**({} if request.body is None else {"Content-Type": "application/json"}), **request.headers},
-        timeout=httpx.Timeout(usual.connect, read=None if usual.read is None else usual.read + request.hold_s),
-    )
+    def _bytes_of(self, request: Request) -> bytes:
+        return request_bytes(request, self._prefix, self._headers)
+
+    def _answer_s(self, request: Request) -> float:
+        """How long the connection may be silent while the answer comes, in seconds."""
+        return self._timeout_s + request.hold_s
 
 
-def reply_of(response: httpx.Response, body: bytes = b"") -> Reply:
-    return Reply(response.status_code, response.headers, body)
+def may_be_reused(connection: socket.socket, idle_since: float) -> bool:
+    """An idle connection becomes readable when jobd closes it."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return not poll.poll(0) and time.monotonic() - idle_since < IDLE_S
 
 
-def lost_by(error: httpx.TransportError) -> Lost:
-    return Lost(str(error) or type(error).__name__, isinstance(error, _UNSENT))
+def _tls(verify: ssl.SSLContext | bool) -> ssl.SSLContext:
+    if isinstance(verify, ssl.SSLContext):
+        return verify
+    context = ssl.create_default_context()
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _credentials(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    pair = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair).decode()}"}

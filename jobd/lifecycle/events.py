@@ -1,4 +1,4 @@
-"""Events: what handlers emit is kept in chunks of the event log; the history of a job is read from any cursor on."""
+"""Events: what holders tell while they work is kept in chunks; the history of a job is read from any cursor on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.job.history import START, Chunk, Cursor, EndedAttempt, HandlerEvent, Record, before
+from jobd.job.history import START, Chunk, Cursor, EndedAttempt, Record, Told, before
 from jobd.job.model import LeaseLost
 from jobd.store.statements import statement
 
@@ -22,19 +22,18 @@ if TYPE_CHECKING:
 APPEND_EVENTS = statement("append_events")
 LAST_CHUNKS = statement("last_chunks")
 READ_HISTORY = statement("read_history")
-EMITTED_BEFORE = statement("emitted_before")
+TOLD_BEFORE = statement("told_before")
 
-#: Most events of one chunk: to find a cursor, at most this many events are read too many.
+#: Events of one chunk at most; it bounds how far back a reader's place is looked for.
 CHUNK_EVENTS = 200
-#: Event types that are dropped first when the disk is low or a handler emits too much.
+#: Types of events that can be done without when there is too much of them.
 DROPPED_FIRST = frozenset({"log", "token"})
-#: Bytes of events after which a chunk takes no more: chunks are read whole.
+#: Bytes of events after which a chunk takes no more: whoever reads takes whole chunks.
 CHUNK_BYTES = 256 * 1024
-#: Most chunks of one job that one query returns.
+#: Chunks of a job that one look brings at most, and the bytes after which it brings no other.
 CHUNKS = 50
-#: Bytes of one job after which a query returns no further chunk.
 LOOK_BYTES = 1 << 20
-#: Bytes of all followers' jobs in one query together; each gets one chunk all the same.
+#: The same for all places of one look together, as far as each gets one chunk.
 ALL_PLACES_BYTES = 8 << 20
 
 _attempts = msgspec.json.Decoder(EndedAttempt)
@@ -42,14 +41,14 @@ _chunks = msgspec.json.Decoder(Chunk)
 _encode = msgspec.json.Encoder().encode
 
 
-class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that a handler emitted, with the proof that their sender holds the job."""
+class Telling(msgspec.Struct, frozen=True, kw_only=True):
+    """What the holder of a job has to tell."""
 
     job_id: UUID
     lease_token: UUID
-    events: list[HandlerEvent]
-    #: How many events of this attempt were sent before; then a batch that comes twice is kept once. None: not counted.
-    emitted_n: int | None = None
+    events: list[Told]
+    #: How many events of this attempt it has told before; then the same telling sent twice is kept once.
+    told_n: int | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -58,15 +57,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class OutOfStep(msgspec.Struct, frozen=True):
-    """The holder counts otherwise: events in between never came, or come again with others."""
+    """The holder counts otherwise: what lies between was never told, or is told again with more."""
 
-    emitted_n: int
+    told_n: int
 
 
 Answer = Kept | OutOfStep | LeaseLost
 
 
-class HistoryPlace(msgspec.Struct, frozen=True):
+class Place(msgspec.Struct, frozen=True):
     """A reader's place in the history of a job."""
 
     job_id: UUID
@@ -76,12 +75,12 @@ class HistoryPlace(msgspec.Struct, frozen=True):
 class Limit(msgspec.Struct, frozen=True):
     """How much is kept. What is not is counted in a `dropped` event."""
 
-    #: Bytes of events of one job, after which none of its events is kept.
+    #: Bytes that a job has told, after which nothing more of it is kept.
     job_bytes: int = (1 << 62) - 1
     #: Log lines and tokens are dropped, for want of space on the disk.
     is_disk_low: bool = False
 
-    def drops(self, event: HandlerEvent) -> bool:
+    def drops(self, event: Told) -> bool:
         return self.is_disk_low and event.type in DROPPED_FIRST
 
 
@@ -90,7 +89,7 @@ UNLIMITED = Limit()
 
 async def append_events(
     session: Session,
-    batches: Sequence[EventBatch],
+    tellings: Sequence[Telling],
     *,
     limit: Limit = UNLIMITED,
     seen: bool = False,
@@ -98,75 +97,75 @@ async def append_events(
 ) -> list[Answer]:
     """Keep them; the answers are in their order. Tellings of one job are joined, as long as a chunk allows."""
     answers: dict[int, Answer] = {}
-    for groups in _rounds(batches):
-        firsts = [batches[group[0]] for group in groups]
-        emitted = [[event for n in group for event in batches[n].events] for group in groups]
-        chunks = [[event for event in events if not limit.drops(event)] for events in emitted]
+    for groups in _rounds(tellings):
+        firsts = [tellings[group[0]] for group in groups]
+        told = [[event for n in group for event in tellings[n].events] for group in groups]
+        chunks = [[event for event in events if not limit.drops(event)] for events in told]
         rows = await session.fetch(
             APPEND_EVENTS,
-            [batch.job_id for batch in firsts],
-            [batch.lease_token for batch in firsts],
+            [telling.job_id for telling in firsts],
+            [telling.lease_token for telling in firsts],
             [len(chunk) for chunk in chunks],
             [_encode(chunk).decode() for chunk in chunks],
-            [batch.emitted_n for batch in firsts],
+            [telling.told_n for telling in firsts],
             "seen" if seen else "events",
             now,
-            [len(events) for events in emitted],
+            [len(events) for events in told],
             limit.job_bytes,
         )
         for row in rows:
             kept = Kept(Cursor(row["attempt_no"], row["last_n"]))
             answers |= dict.fromkeys(groups[row["n"] - 1], kept)
         refused = [n for group in groups for n in group if n not in answers]
-        answers |= dict(zip(refused, await _explained(session, [batches[n] for n in refused]), strict=True))
-    return [answers[n] for n in range(len(batches))]
+        answers |= dict(zip(refused, await _explained(session, [tellings[n] for n in refused]), strict=True))
+    return [answers[n] for n in range(len(tellings))]
 
 
-def _rounds(batches: Sequence[EventBatch]) -> list[list[list[int]]]:
-    """Which batches go together: in each round every job once, with as many of its batches as a chunk holds."""
+def _rounds(tellings: Sequence[Telling]) -> list[list[list[int]]]:
+    """Which tellings go together: in each round every job once, with as many of its tellings as a chunk holds."""
     rounds: list[dict[tuple[UUID, UUID], list[int]]] = []
     last: dict[tuple[UUID, UUID], int] = {}
-    for n, batch in enumerate(batches):
-        key = (batch.job_id, batch.lease_token)
+    for n, telling in enumerate(tellings):
+        key = (telling.job_id, telling.lease_token)
         at = last.get(key, 0)
-        if at < len(rounds) and key in rounds[at] and not _continues(batches, rounds[at][key], batch):
+        if at < len(rounds) and key in rounds[at] and not _continues(tellings, rounds[at][key], telling):
             at += 1
         if at == len(rounds):
             rounds.append({})
         rounds[at].setdefault(key, []).append(n)
         last[key] = at
-    return [sorted(groups.values(), key=lambda group: batches[group[0]].job_id.int) for groups in rounds]
+    return [sorted(groups.values(), key=lambda group: tellings[group[0]].job_id.int) for groups in rounds]
 
 
-def _continues(batches: Sequence[EventBatch], group: Sequence[int], batch: EventBatch) -> bool:
+def _continues(tellings: Sequence[Telling], group: Sequence[int], telling: Telling) -> bool:
     """Those that count stand alone: of two, the first may be known already and the second not."""
-    size = sum(len(batches[n].events) for n in group)
-    uncounted = batch.emitted_n is None and batches[group[0]].emitted_n is None
-    return uncounted and size + len(batch.events) <= CHUNK_EVENTS
+    size = sum(len(tellings[n].events) for n in group)
+    uncounted = telling.told_n is None and tellings[group[0]].told_n is None
+    return uncounted and size + len(telling.events) <= CHUNK_EVENTS
 
 
-async def _explained(session: Session, batches: Sequence[EventBatch]) -> list[Answer]:
-    """Why these were not kept now: kept before, counted otherwise, or no longer the holder's."""
-    if not batches:
+async def _explained(session: Session, tellings: Sequence[Telling]) -> list[Answer]:
+    """Why these were not kept now: told before, counted otherwise, or no longer the holder's."""
+    if not tellings:
         return []
     rows = await session.fetch(
-        EMITTED_BEFORE,
-        [batch.job_id for batch in batches],
-        [batch.lease_token for batch in batches],
+        TOLD_BEFORE,
+        [telling.job_id for telling in tellings],
+        [telling.lease_token for telling in tellings],
     )
     standing = {row["n"] - 1: row for row in rows}
-    return [_why(batch, standing.get(n)) for n, batch in enumerate(batches)]
+    return [_why(telling, standing.get(n)) for n, telling in enumerate(tellings)]
 
 
-def _why(batch: EventBatch, row: asyncpg.Record | None) -> Answer:
-    if row is None or batch.emitted_n is None:
+def _why(telling: Telling, row: asyncpg.Record | None) -> Answer:
+    if row is None or telling.told_n is None:
         return LeaseLost()
-    if row["told_n"] >= batch.emitted_n + len(batch.events):
+    if row["told_n"] >= telling.told_n + len(telling.events):
         return Kept(Cursor(row["attempt_no"], row["last_n"]))
     return OutOfStep(row["told_n"])
 
 
-async def read_history(session: Session, places: Sequence[HistoryPlace]) -> list[Record | None]:
+async def read_history(session: Session, places: Sequence[Place]) -> list[Record | None]:
     """What there is to know about each reader's job from its place on; None: there is no such job (any more)."""
     rows = await session.fetch(
         READ_HISTORY,
@@ -182,7 +181,7 @@ async def read_history(session: Session, places: Sequence[HistoryPlace]) -> list
 
 
 async def last_places(session: Session, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:
-    """From where on one query returns the rest of each job's history: START unless its events exceed `most_bytes`."""
+    """From where on one look brings the rest of each job's history: START unless it has told more than `most_bytes`."""
     rows = await session.fetch(LAST_CHUNKS, job_ids, CHUNKS, most_bytes)
     begins = {row["n"] - 1: Cursor(row["attempt_no"], row["first_n"]) for row in rows}
     return [before(begins[n]) if n in begins else START for n in range(len(job_ids))]

@@ -1,4 +1,4 @@
-"""Heartbeat: extends leases; each holder learns whether it still has its job and whether to stop."""
+"""Heartbeat: extends leases, and tells each holder whether it still has its job and whether to stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.lock_order import sorted_once
+from jobd.lifecycle.lock_order import in_turn
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime
     claim_version: int
     cancel_requested: bool
-    #: Lease time in seconds of the task, if it has one of its own; None: the caller's `ttl_s` was used.
+    #: What it was extended by if that is its own; None: by what the caller asked for.
     lease_ttl_s: float | None = None
 
 
@@ -39,7 +39,7 @@ async def heartbeat(
     session: Session, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
 ) -> list[Renewal | LeaseLost]:
     """Renew leases; the answers are in their order. Of two beats with one token only the first counts."""
-    sent = sorted_once(beats, lambda beat: (beat.job_id, beat.lease_token))
+    sent = in_turn(beats, lambda beat: (beat.job_id, beat.lease_token))
     ordered = [beats[n] for n in sent.values()]
     rows = await session.fetch(
         HEARTBEAT_LEASES,

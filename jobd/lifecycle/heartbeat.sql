@@ -1,7 +1,7 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
 -- name: heartbeat_leases
--- Extends every lease its caller still holds and says whether its job is to be canceled; a token without a row back is
+-- Extends every lease its caller still holds and tells whether its job is to be canceled; a token without a row back is
 -- lost. A caller that shows a version also loses if it has moved. The expiry never goes backwards.
 -- A lease that was given a time of its own is extended by that.
 -- $1 job_ids uuid[] (in order), $2 lease_tokens uuid[], $3 claim_versions int[] (null: any), $4 ttl_s float8,

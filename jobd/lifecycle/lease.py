@@ -14,7 +14,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.lifecycle.lock_order import sorted_once
+from jobd.lifecycle.lock_order import in_turn
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def renew(
     session: Session, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
 ) -> list[LeaseRecord | None]:
     """Extend leases; None for one that is lost, whose holder must stop at once."""
-    sent = sorted_once(grips, _proof_of)
+    sent = in_turn(grips, _proof_of)
     ordered = [grips[n] for n in sent.values()]
     rows = await session.fetch(
         RENEW_LEASES,
@@ -98,7 +98,7 @@ async def renew(
 
 async def release(session: Session, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
     """Give leases up; False for one that was lost before."""
-    ordered = [grips[n] for n in sorted_once(grips, _proof_of).values()]
+    ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
     rows = await session.fetch(
         RELEASE_LEASES,
         [grip.resource_id for grip in ordered],

@@ -1,4 +1,4 @@
-"""Waiting: why jobs are still in the queue and how many go before them, and how far the outbox is behind.
+"""Waiting: why jobs are still in the queue and how many go before them, and what waits to be told.
 
 Nothing is counted beyond `MOST`, so that asking costs the same however long the line is.
 """
@@ -23,14 +23,13 @@ EXPLAIN_WAITING = statement("explain_waiting")
 QUEUE_HEADS = statement("queue_heads")
 OUTBOX_DEPTH = statement("outbox_depth")
 
-#: Rows that are counted at most, which takes about a millisecond.
 MOST = 10_000
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
     attempt_count: int
-    #: Whether it is due and has its place in the queue.
+    #: It has its place; else its time has not come.
     in_line: bool
     paused: bool
     #: Jobs before it; None when it is not in line or there are too many to count.
@@ -38,7 +37,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxDepth(msgspec.Struct, frozen=True, kw_only=True):
-    #: Commits that are not in Redis yet, counted up to `MOST`.
+    #: Commits; `MOST` means at least so many.
     depth: int
     #: Age of the oldest; None when there is none.
     age_s: float | None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HttpLine:
-    """Opened anew for each renewal: they are rare, and what httpx keeps open belongs to one event loop."""
+    """Opened anew for each renewal: they are rare, and connections that are kept belong to one event loop."""
 
     def __init__(self, open_session: Callable[[], Session], worker_id: str) -> None:
         self._open_session = open_session

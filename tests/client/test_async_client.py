@@ -81,7 +81,16 @@ async def test_a_cancelled_wait_leaves_the_client_usable(client: AsyncClient) ->
 UNUSED = {
     "import jobd.cli.main": ("httpx", "httpcore", "starlette", "hypercorn", "asyncpg", "redis"),
     "import jobd.serve.daemon": ("httpx", "httpcore"),
-    "from jobd import Client, AsyncClient": ("starlette", "hypercorn", "asyncpg", "redis", "uvloop"),
+    "from jobd import Client, AsyncClient": (
+        "httpx",
+        "httpcore",
+        "h11",
+        "starlette",
+        "hypercorn",
+        "asyncpg",
+        "redis",
+        "uvloop",
+    ),
 }
 
 

@@ -26,11 +26,13 @@ Fail        job tickets
 Follower    client follow
 Heartbeat   job wire                 a command of the model, and the object of the contract
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
+Holder      engine lifecycle
 Job         client lifecycle
 JobSummary  lifecycle wire           a row, and the object of the contract made from it
 Lease       job leases
 Line        bench leases
-Place       cli tickets worker
+Place       cli lifecycle tickets worker
+QueueFull   engine lifecycle
 Rates       bench cli
 Readiness   http tickets             OpenAPI calls the answer of /readyz so
 Refused     client tickets
@@ -38,8 +40,10 @@ Report      bench
 Round       bench
 Runner      tasks tickets
 Section     cli config
+Seen        cli store
 Server      bench config
 Session     store worker
+Told        job lifecycle
 Transition  job tickets
 Worker      client wire worker
 _Line       client dispatch worker
