@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from jobd.config.model import Config
-    from jobd.leases.keeper import Hold, LeaseKeeper
+    from jobd.leases.jobs import Hold, JobLeases
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.report import Held
     from jobd.supervise.service import Handle
@@ -142,7 +142,7 @@ class Slots:
         *,
         engine: Desk,
         dispatcher: Intake,
-        leases: LeaseKeeper,
+        leases: JobLeases,
         config: Callable[[], Config],
         runners: Mapping[str, Runner],
         owner_id: str,

@@ -1,141 +1,119 @@
-"""Keeps the leases of the jobs that run in this process: all renewed together, one statement for all of them.
+"""Renews many leases together, one request for all of them, and stops the holder of one that is lost.
 
-A holder is told at once when its lease is lost, when it could not be renewed in time by this process's own clock (see
-`lease_timer.py`), or when its job is to be canceled. While jobd drains this is among the last to stop: who finishes a
-job needs its lease.
+A holder is stopped at once when its lease was lost to another, when it could not be renewed in time by this process's
+own clock (see `timer`), or when its job is to be canceled. What a lease is of, how long it lasts and how it is renewed
+is the business of its kind: jobs in `jobs`, events and work orders of tickets in `jobd.tickets.pollers.claims`.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic
 
 import anyio
 
-from jobd.config.task_settings import heartbeat_s, lease_ttl_s, shortest_heartbeat_s
+from jobd.config.task_settings import shortest_heartbeat_s
 from jobd.job.model import LeaseLost
-from jobd.leases.timer import MARGIN, Lease, LeaseTimer
-from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.leases.timer import MARGIN, L, LeaseTimer
+from jobd.lifecycle.heartbeat import Renewal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from uuid import UUID
+    from collections.abc import Awaitable, Callable, Sequence
 
     from jobd.config.model import Config, Leases
-    from jobd.lifecycle.claim import ClaimedJob
-    from jobd.lifecycle.report import Held
-    from jobd.supervise.service import Handle
 
-#: How often it looks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
-LOOK = 0.25
+#: Time between two checks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
+CHECK = 0.25
 
 
-class Hold(Lease):
-    """A claimed job in the hands of a holder in this process."""
-
-    def __init__(self, job: ClaimedJob, ttl_s: float) -> None:
-        super().__init__(job.sent_at, ttl_s)
-        self.job = job
-        #: Set when the lease is lost: stop at once and write nothing more.
-        self.lost = anyio.Event()
-        #: Set when the job is to be canceled.
-        self.cancel = anyio.Event()
-        #: Called when either is set: whoever runs the job need not wait for both.
-        self.on_stop: Callable[[], None] = _nothing
-
-    @property
-    def held(self) -> Held:
-        return self.job.held
-
-    def ttl_s(self, leases: Leases) -> float:
-        return lease_ttl_s(leases, self.job.lease_ttl_s)
-
-    def heartbeat_s(self, leases: Leases) -> float:
-        return heartbeat_s(leases, self.job.lease_ttl_s)
-
-    def is_due(self, now: float, leases: Leases) -> bool:
-        """Whether to renew it now rather than with the next look."""
-        return now - self.renewed_at > self.heartbeat_s(leases) * (1 - LOOK)
-
-    def lose(self) -> None:
-        self.lost.set()
-        self.on_stop()
-
-    def stop(self) -> None:
-        """The job is to be canceled."""
-        self.cancel.set()
-        self.on_stop()
-
-
-def _nothing() -> None:
-    pass
-
-
-class Renewer(Protocol):
-    """Where leases are renewed: the engine, or a jobd elsewhere."""
-
-    async def heartbeat(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost | Exception]: ...
-
-
-class LeaseKeeper:
-    def __init__(self, engine: Renewer, config: Callable[[], Config]) -> None:
-        self._engine = engine
+class LeaseKeeper(Generic[L]):
+    def __init__(
+        self,
+        renew: Callable[[Sequence[L]], Awaitable[Sequence[Renewal | LeaseLost | Exception]]],
+        config: Callable[[], Config],
+    ) -> None:
+        #: Sends one renewal for all; an exception in its place is an answer that is not known.
+        self._renew = renew
         self._config = config
-        self._holds: dict[UUID, Hold] = {}
-        self._timer = LeaseTimer(self._kept, Hold.lose)
-        #: Around the pause between two looks.
+        #: All that were not let go, in the order in which they were taken on.
+        self._leases: dict[L, None] = {}
+        self._timer = LeaseTimer(self.kept, self.lose)
+        #: Around the pause between two checks.
         self._pause = anyio.CancelScope()
 
-    def hold(self, job: ClaimedJob) -> Hold:
-        """Keep this job's lease alive until it is let go."""
-        hold = Hold(job, lease_ttl_s(self._config().leases, job.lease_ttl_s))
-        self._holds[job.attempt_id] = hold
-        self._timer.watch(hold)
-        # Its lease may be shorter than any that was known when the present pause began.
-        look_at = anyio.current_time() + hold.heartbeat_s(self._config().leases) * LOOK
-        if look_at < self._pause.deadline:
-            self._pause.deadline = look_at
-        return hold
+    def __len__(self) -> int:
+        return len(self._leases)
 
-    def let_go(self, hold: Hold) -> None:
-        self._holds.pop(hold.job.attempt_id, None)
+    def all(self) -> list[L]:
+        """All that were not let go; may be asked from any thread."""
+        return list(self._leases)
 
-    def holds(self) -> list[Hold]:
-        """All of them; may be asked from any thread."""
-        return list(self._holds.values())
+    def kept(self) -> list[L]:
+        """All that are neither lost nor let go, and so are renewed; may be asked from any thread."""
+        return [lease for lease in self.all() if not lease.is_lost]
 
-    def _kept(self) -> list[Hold]:
-        return [hold for hold in self._holds.values() if not hold.lost.is_set()]
+    def keep(self, lease: L) -> None:
+        """Renew this lease until it is let go or lost."""
+        self._leases[lease] = None
+        self._timer.watch(lease)
+        # It may have to be renewed sooner than any that was known when the present pause began.
+        check_at = anyio.current_time() + lease.heartbeat_s(self._config().leases) * CHECK
+        if check_at < self._pause.deadline:
+            self._pause.deadline = check_at
 
-    def cancel(self, job_id: UUID) -> None:
-        """Tell the holder of this job at once, if it is in this process; others hear of it when they renew."""
-        for hold in self.holds():
-            if hold.job.job_id == job_id:
-                hold.stop()
+    def let_go(self, *leases: L) -> None:
+        """Renew these leases no more: their holders have ended, have given them up, or leave them to expire."""
+        for lease in leases:
+            self._leases.pop(lease, None)
 
-    async def run(self, handle: Handle) -> None:
-        handle.ready()
-        while not handle.stop.is_set():
-            config = self._config()
-            with anyio.move_on_after(shortest_heartbeat_s(config) * LOOK) as self._pause:
-                await handle.stop.wait()
-            handle.beat()
-            now, leases = time.monotonic(), config.leases
-            due = [hold for hold in self._kept() if hold.is_due(now, leases)]
-            if due:
-                await self._renew(due, leases)
+    def lose(self, lease: L) -> None:
+        """Stop its holder, unless it was let go while a renewal was under way."""
+        if lease in self._leases and not lease.is_lost:
+            lease.lose()
 
-    async def _renew(self, holds: Sequence[Hold], leases: Leases) -> None:
-        """One renewal for all. One that hangs is given up early enough for another try."""
-        sent_at = time.monotonic()
-        beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
-        answers: Sequence[Renewal | LeaseLost | Exception] = []
-        with anyio.move_on_after(min(hold.ttl_s(leases) for hold in holds) * (1 - MARGIN) / 2):
-            answers = await self._engine.heartbeat(beats)
-        for hold, answer in zip(holds, answers, strict=False):
+    async def keep_renewing(self, beat: Callable[[], None] | None = None) -> None:
+        """Renew whatever is due, until cancelled; `beat` is called after every pause."""
+        while True:
+            with anyio.move_on_after(self._pause_s()) as self._pause:
+                await anyio.sleep_forever()
+            if beat is not None:
+                beat()
+            await self.renew_due()
+
+    def _pause_s(self) -> float:
+        config = self._config()
+        own = (lease.heartbeat_s(config.leases) for lease in self.kept())
+        return min((shortest_heartbeat_s(config), *own)) * CHECK
+
+    async def renew_due(self) -> None:
+        """One renewal for all that are due. One that hangs is given up early enough for another try."""
+        leases, sent_at = self._config().leases, time.monotonic()
+        due = [lease for lease in self.kept() if is_due(lease, sent_at, leases)]
+        if due:
+            answers: Sequence[Renewal | LeaseLost | Exception] = []
+            with anyio.move_on_after(min(lease.ttl_s(leases) for lease in due) * (1 - MARGIN) / 2):
+                answers = await self._renew(due)
+            self.settle(due, answers, sent_at, leases)
+
+    def settle(
+        self,
+        sent: Sequence[L],
+        answers: Sequence[Renewal | LeaseLost | Exception],
+        sent_at: float,
+        leases: Leases,
+        call: Callable[[Callable[[], None]], None] = lambda function: function(),
+    ) -> None:
+        """What the answers to a renewal mean for the leases. In another thread, `call` calls in the event loop."""
+        for lease, answer in zip(sent, answers, strict=False):
             if isinstance(answer, Renewal):
-                hold.grant(sent_at, lease_ttl_s(leases, answer.lease_ttl_s))
-                if answer.cancel_requested and not hold.cancel.is_set():
-                    hold.stop()
+                lease.grant(sent_at, lease.ttl_s(leases, answer))
+                if then := lease.renewed(answer):
+                    call(then)
             elif isinstance(answer, LeaseLost):
-                hold.lose()
+                call(functools.partial(self.lose, lease))
+
+
+def is_due(lease: L, now: float, leases: Leases) -> bool:
+    """Whether to renew it now rather than after the next pause."""
+    return now - lease.renewed_at > lease.heartbeat_s(leases) * (1 - CHECK)

@@ -1,15 +1,15 @@
 """Renews leases from a thread of its own while a handler keeps the event loop from doing so.
 
-An `async def` that does not await stops everything in this process, the renewals of all other jobs included. The guard
-is a thread with an event loop and a line of its own. It sleeps, and looks; only when the loop shows no sign of
-life and a renewal is overdue by `OVERDUE` of the lease does it send the very renewal that the loop would have sent.
-What it hears (lost, to be canceled) is told to the holders as soon as the loop turns again.
+An `async def` that does not await stops everything in this process, the renewals of all other jobs included. The
+watchdog is a thread with an event loop and a connection of its own. It sleeps and checks; only when the loop shows no
+sign of life and a renewal is overdue by `OVERDUE` of the lease does it send the renewal that the loop would have sent.
+Holders that are to stop (lease lost, job to be canceled) are stopped as soon as the loop turns again.
 
 After `BLOCK_S` without a sign of the loop it stops: a jobd that hangs for good must lose its jobs to others.
 
-Code that keeps the interpreter's lock (a C extension that computes without letting go of it) stops this thread too, and
-nothing in this process can help then. Afterwards the guard says so and names the tasks that it may have been: such a
-handler belongs in a process of its own, with `isolate = true`.
+Code that keeps the interpreter's lock, the GIL (a C extension that computes without releasing it), stops this thread
+too, and nothing in this process can help then. Afterwards the watchdog says so and names the tasks that it may have
+been: such a handler belongs in a process of its own, with `isolate = true`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio
 
-from jobd.config.task_settings import lease_ttl_s, shortest_heartbeat_s, shortest_lease_s
-from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.config.task_settings import shortest_heartbeat_s, shortest_lease_s
+from jobd.lifecycle.heartbeat import heartbeat
 from jobd.store.postgres import connect
 
 if TYPE_CHECKING:
@@ -34,28 +34,32 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.job.model import LeaseLost
-    from jobd.leases.keeper import Hold, LeaseKeeper
+    from jobd.leases.jobs import Hold, JobLeases
+    from jobd.lifecycle.heartbeat import Beat, Renewal
     from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 
-#: The loop has so much of a lease's time beyond the heartbeat before the guard takes over.
+#: The part of a lease by which a renewal must be late before this thread sends it: until then the loop may still do so.
 OVERDUE = 0.25
-#: How often the loop shows that it turns and the guard looks, as a part of the lease; and at least once so often.
-LOOK = 0.05
-LONGEST_LOOK_S = 1.0
-#: A loop that has missed so many of its beats is stuck; a slow answer of Postgres is not the guard's business.
+#: Time between two signs of life of the loop, and between two checks of the thread, as a part of the shortest lease;
+#: and the longest such time in seconds, for long leases.
+CHECK = 0.05
+LONGEST_CHECK_S = 1.0
+#: Signs of life that a blocked loop has missed. A loop that only waits for a slow Postgres gives them.
 MISSED_BEATS = 3
+#: Seconds without a sign of life after which the thread renews nothing more: a jobd that hangs for good must lose its
+#: jobs to others.
 BLOCK_S = 60.0
 
 
-class Line(Protocol):
-    """The way to whoever renews leases; used in the guard's thread only."""
+class RenewalLine(Protocol):
+    """A connection to where leases are renewed; used in the watchdog's thread only."""
 
     async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]: ...
 
     def drop(self) -> None:
-        """Something went wrong, or it is over: begin anew."""
+        """Close the connection, after an error or at the end; the next renewal opens another."""
         ...
 
 
@@ -75,14 +79,14 @@ class PostgresLine:
             connection.terminate()
 
 
-class LeaseGuard:
-    def __init__(self, line: Line, leases: LeaseKeeper, config: Callable[[], Config]) -> None:
+class LeaseWatchdog:
+    def __init__(self, line: RenewalLine, leases: JobLeases, config: Callable[[], Config]) -> None:
         self._line = line
         self._leases = leases
         self._config = config
         self._beat_at = 0.0
-        #: When the last block was told.
-        self._told_of = 0.0
+        #: When it last logged that the loop is blocked.
+        self._logged_at = 0.0
         self._stopped = threading.Event()
         #: How many renewals it has sent.
         self.renewed = 0
@@ -96,15 +100,15 @@ class LeaseGuard:
         handle.ready()
         try:
             while not handle.stop.is_set():
-                with anyio.move_on_after(self._look_s()):
+                with anyio.move_on_after(self._check_s()):
                     await handle.stop.wait()
                 self._beat_at = time.monotonic()
                 handle.beat()
         finally:
             self._stopped.set()
 
-    def _look_s(self) -> float:
-        return min(LONGEST_LOOK_S, shortest_lease_s(self._config()) * LOOK)
+    def _check_s(self) -> float:
+        return min(LONGEST_CHECK_S, shortest_lease_s(self._config()) * CHECK)
 
     # -- in the thread -------------------------------------------------------------------------------------------
 
@@ -126,9 +130,9 @@ class LeaseGuard:
         self._line.drop()
 
     def _stopped_while_waiting(self) -> bool:
-        suspects, look_s, slept_at = self._suspects(), self._look_s(), time.monotonic()
-        is_stopped = self._stopped.wait(look_s)
-        stood_s = time.monotonic() - slept_at - look_s
+        suspects, check_s, slept_at = self._suspects(), self._check_s(), time.monotonic()
+        is_stopped = self._stopped.wait(check_s)
+        stood_s = time.monotonic() - slept_at - check_s
         if stood_s > shortest_heartbeat_s(self._config()):
             _hint(stood_s, sorted(suspects | self._suspects()))
         return is_stopped
@@ -136,38 +140,33 @@ class LeaseGuard:
     def _suspects(self) -> set[str]:
         """The tasks whose handlers run in this process now."""
         tasks = self._config().tasks
-        held = {hold.job.task for hold in self._leases.holds()}
+        held = {hold.job.task for hold in self._leases.all()}
         return {name for name in held if name in tasks and tasks[name].run == "python" and not tasks[name].isolate}
 
     def _overdue(self) -> list[Hold]:
         """The leases that the loop should have renewed by now; all that could be, for they share a statement."""
         leases, now = self._config().leases, time.monotonic()
-        if not self._look_s() * MISSED_BEATS < now - self._beat_at < BLOCK_S:
+        if not self._check_s() * MISSED_BEATS < now - self._beat_at < BLOCK_S:
             return []
-        holds = [hold for hold in self._leases.holds() if not hold.lost.is_set()]
+        holds = self._leases.kept()
         if not any(now - hold.renewed_at > hold.heartbeat_s(leases) + hold.ttl_s(leases) * OVERDUE for hold in holds):
             return []
         return [hold for hold in holds if now - hold.renewed_at > hold.heartbeat_s(leases) / 2]
 
     async def _renew(self, holds: Sequence[Hold]) -> None:
         sent_at, leases = time.monotonic(), self._config().leases
-        beats = [Beat(job_id=hold.job.job_id, lease_token=hold.job.lease_token) for hold in holds]
-        answers = await self._line.renew(beats, leases.ttl_s)
+        answers = await self._line.renew([hold.beat for hold in holds], leases.ttl_s)
+        if len(answers) != len(holds):
+            raise ValueError(f"{len(answers)} answers to {len(holds)} renewals")
         self.renewed += len(holds)
-        for hold, answer in zip(holds, answers, strict=True):
-            if isinstance(answer, Renewal):
-                hold.grant(sent_at, lease_ttl_s(leases, answer.lease_ttl_s))
-                if answer.cancel_requested and not hold.cancel.is_set():
-                    self._tell(hold.stop)
-            else:
-                self._tell(hold.lose)
-        level = logging.WARNING if self._told_of < self._beat_at else logging.DEBUG  # once for each block
-        self._told_of = sent_at
+        self._leases.settle(holds, answers, sent_at, leases, self._call_in_loop)
+        level = logging.WARNING if self._logged_at < self._beat_at else logging.DEBUG  # once for each block
+        self._logged_at = sent_at
         log.log(level, "a handler blocks the event loop; a thread renews %d leases for it", len(holds))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _call_in_loop(self, function: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(function)
 
 
 def _hint(stood_s: float, suspects: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Heartbeat: extends leases, and tells each holder whether it still has its job and whether to stop."""
+"""Heartbeat: extends the leases of jobs, and answers each holder whether it still has its job and whether to stop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from uuid import UUID
 import msgspec
 
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.lock_order import in_turn
-from jobd.store.statements import statement
+from jobd.lifecycle.lease import Grip, renew_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jobd.store.session import Session
-
-HEARTBEAT_LEASES = statement("heartbeat_leases")
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,31 +28,26 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime
     claim_version: int
     cancel_requested: bool
-    #: What it was extended by if that is its own; None: by what the caller asked for.
+    #: Seconds that the lease was extended by, if its task has a lease_ttl_s of its own; None: by the caller's ttl_s.
     lease_ttl_s: float | None = None
 
 
 async def heartbeat(
     session: Session, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
 ) -> list[Renewal | LeaseLost]:
-    """Renew leases; the answers are in their order. Of two beats with one token only the first counts."""
-    sent = in_turn(beats, lambda beat: (beat.job_id, beat.lease_token))
-    ordered = [beats[n] for n in sent.values()]
-    rows = await session.fetch(
-        HEARTBEAT_LEASES,
-        [beat.job_id for beat in ordered],
-        [beat.lease_token for beat in ordered],
-        [beat.claim_version for beat in ordered],
-        ttl_s,
-        now,
-    )
-    renewed = {
-        (row["job_id"], row["lease_token"]): Renewal(
+    """Renew leases of jobs; the answers are in their order. Of two beats with one token only the first counts."""
+    grips = [
+        Grip(resource_id=beat.job_id, lease_token=beat.lease_token, claim_version=beat.claim_version) for beat in beats
+    ]
+    rows = await renew_rows(session, "JOB", grips, ttl_s=ttl_s, now=now)
+    return [
+        LeaseLost()
+        if row is None
+        else Renewal(
             lease_expires_at=row["lease_expires_at"],
             claim_version=row["claim_version"],
             cancel_requested=row["cancel_requested"],
             lease_ttl_s=row["lease_ttl_s"],
         )
         for row in rows
-    }
-    return [renewed.get((beat.job_id, beat.lease_token), LeaseLost()) for beat in beats]
+    ]

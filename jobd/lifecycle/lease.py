@@ -1,7 +1,8 @@
-"""The lease engine for everything that is not a job: acquire, renew, release, each over many resources at once.
+"""Leases: acquire, renew, release, each over many resources at once. The token is the lease.
 
-A job's lease is the same kind of row; its claim, heartbeat and reports do more in the same statement and so have
-their own. Acquiring succeeds when no lease stands or the one that stands has expired; the token is the lease.
+Acquiring succeeds when a resource has no lease, or one that has expired.
+A job's lease is a row of the same table and is renewed by the same statement (see `heartbeat`). A job's claim and
+reports do more in one statement and so have their own.
 """
 
 from __future__ import annotations
@@ -81,8 +82,20 @@ async def renew(
     session: Session, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
 ) -> list[LeaseRecord | None]:
     """Extend leases; None for one that is lost, whose holder must stop at once."""
-    sent = in_turn(grips, _proof_of)
-    ordered = [grips[n] for n in sent.values()]
+    rows = await renew_rows(session, kind, grips, ttl_s=ttl_s, now=now)
+    return [None if row is None else _record(row) for row in rows]
+
+
+async def renew_rows(
+    session: Session,
+    kind: ResourceType | Literal["JOB"],
+    grips: Sequence[Grip],
+    *,
+    ttl_s: float,
+    now: datetime | None,
+) -> list[asyncpg.Record | None]:
+    """The row of each lease that was extended, in the order of the grips. Of two with one token the first counts."""
+    ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
     rows = await session.fetch(
         RENEW_LEASES,
         [grip.resource_id for grip in ordered],
@@ -92,8 +105,8 @@ async def renew(
         ttl_s,
         now,
     )
-    held = {(row["resource_id"], row["lease_token"]): _record(row) for row in rows}
-    return [held.get(_proof_of(grip)) for grip in grips]
+    renewed = {(row["resource_id"], row["lease_token"]): row for row in rows}
+    return [renewed.get(_proof_of(grip)) for grip in grips]
 
 
 async def release(session: Session, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:

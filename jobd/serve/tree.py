@@ -32,8 +32,8 @@ from jobd.http.heartbeat_limit import Storm
 from jobd.http.listen import connections_that_fit, is_loopback
 from jobd.http.request_checks import Guard
 from jobd.http.services import Services
-from jobd.leases.keeper import LeaseKeeper
-from jobd.leases.watchdog import LeaseGuard, PostgresLine
+from jobd.leases.jobs import JobLeases
+from jobd.leases.watchdog import LeaseWatchdog, PostgresLine
 from jobd.maintenance.janitor import Janitor
 from jobd.maintenance.reaper import Reaper
 from jobd.servers import postgres as embedded_postgres
@@ -119,7 +119,7 @@ class Node:
             on_cancel_requested=self._cancel_requested,
             is_disk_low=is_disk_low,
         )
-        self.leases = LeaseKeeper(self.engine, config)
+        self.leases = JobLeases(self.engine, config)
         self.dispatcher = Dispatcher(self.engine, self.database, self.transport, incarnation, config)
         self.relay = Relay(self.database, self.transport, self.wakeup, config, self.names)
         self.raw_workers = RawWorkers(self.engine, self.database, self.transport, config, self.results, self.names)
@@ -161,7 +161,7 @@ class Node:
 
     def _workers(self) -> list[Spec]:
         """The slots need no server to be up: what runs goes on while Postgres or Redis is away."""
-        guard = LeaseGuard(PostgresLine(self.database.url), self.leases, self._config)
+        watchdog = LeaseWatchdog(PostgresLine(self.database.url), self.leases, self._config)
         slots = Slots(
             engine=self.engine,
             dispatcher=self.dispatcher,
@@ -174,7 +174,7 @@ class Node:
         return [
             Spec(name="engine", service=self.engine, phase=Phase.FLUSH),
             Spec(name="leases", service=self.leases, phase=Phase.FLUSH),
-            Spec(name="lease_guard", service=guard, phase=Phase.FLUSH, needed=False),
+            Spec(name="lease_guard", service=watchdog, phase=Phase.FLUSH, needed=False),
             Spec(name="dispatcher", service=self.dispatcher, phase=Phase.INTAKE, needs=("store",)),
             Spec(name="slots", service=slots, phase=Phase.WORK),
         ]

@@ -63,7 +63,7 @@ class _Line:
         self.calling_since: float | None = None
 
 
-class Claims:
+class RemoteClaims:
     def __init__(
         self,
         session: Session,

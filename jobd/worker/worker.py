@@ -21,13 +21,13 @@ from jobd.config.model import Queue
 from jobd.dispatch.slots import Slots
 from jobd.errors import ConfigError
 from jobd.host.systemd import Notifier
-from jobd.leases.keeper import LeaseKeeper
-from jobd.leases.watchdog import LeaseGuard
+from jobd.leases.jobs import JobLeases
+from jobd.leases.watchdog import LeaseWatchdog
 from jobd.supervise.service import Phase, Spec
 from jobd.supervise.signals import run_until_signal
 from jobd.supervise.supervisor import Supervisor
 from jobd.tasks.registry import make_runners, with_declared_tasks
-from jobd.worker.claims import Claims
+from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import RemoteEngine, SentResults
 from jobd.worker.folder import own_folder
 from jobd.worker.renewal_line import HttpLine
@@ -93,7 +93,7 @@ class Worker:
         return Outcome(engine.completed, engine.failed, engine.released, signalled)
 
     def _tree(self, engine: RemoteEngine, runners: Mapping[str, Runner]) -> list[Spec]:
-        claims = Claims(
+        claims = RemoteClaims(
             self.session,
             self.worker_id,
             [name for name, queue in self._config.queues.items() if queue.slots],
@@ -105,8 +105,8 @@ class Worker:
             """With the leases that jobd grants, once it has granted one."""
             return msgspec.structs.replace(self._config, leases=claims.leases or self._config.leases)
 
-        leases = LeaseKeeper(engine, config)
-        guard = LeaseGuard(HttpLine(self._open_session, self.worker_id), leases, config)
+        leases = JobLeases(engine, config)
+        guard = LeaseWatchdog(HttpLine(self._open_session, self.worker_id), leases, config)
         slots = Slots(
             engine=engine,
             dispatcher=claims,

@@ -13,11 +13,11 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from jobd.config.model import Config, GateCommand, Leases, Tickets
+from jobd.config.model import GateCommand, Leases, Tickets
 from jobd.lifecycle.lease import Grip, acquire, claim_record_schema, renew
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
-from jobd.tickets.pollers.claims import Claims, OwnerNames
+from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames, claim_heartbeat_s, claim_ttl_s
 from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge, settle, write_settled
 from jobd.tickets.pollers.run import Bundle, execute, find_open_workorders
 from jobd.tickets.pollers.schedule import find_ready_events, schedule
@@ -107,7 +107,7 @@ async def test_a_claim_record_has_the_required_fields_and_fits_its_schema(
 
 async def test_the_pollers_of_two_nodes_have_different_owner_ids(pollers: TicketPollers) -> None:
     owners = [
-        Claims(pollers.db, "EVENT", OwnerNames(node).of(poller), lambda: CONFIG)
+        ClaimKeeper(pollers.db, "EVENT", OwnerNames(node).of(poller), lambda: CONFIG)
         for node in ("one", "two")
         for poller in ("scheduler", "runner", "gate")
     ]
@@ -179,11 +179,10 @@ async def test_a_poller_skips_what_is_claimed_and_goes_on_with_the_next(pollers:
 
 @pytest.mark.parametrize(("configured", "bounded"), [(60, 60), (86_400, 120), (2, 2)])
 def test_a_claim_is_short_and_bounded(configured: int, bounded: float) -> None:
-    config = Config(leases=Leases(ttl_s=configured, heartbeat_s=configured / 3))
-    claims = Claims(Database("postgresql://nowhere", 1), "EVENT", OwnerNames("x"), lambda: config)
+    leases = Leases(ttl_s=configured, heartbeat_s=configured / 3)
 
-    assert claims.ttl_s == bounded
-    assert claims.heartbeat_s <= min(30.0, bounded / 3)
+    assert claim_ttl_s(leases) == bounded
+    assert claim_heartbeat_s(leases) <= min(30.0, bounded / 3)
 
 
 async def test_long_work_renews_its_claim(db: Database, folder: Path) -> None:

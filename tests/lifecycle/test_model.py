@@ -22,7 +22,7 @@ from hypothesis.stateful import MultipleResults, initialize, multiple, precondit
 from jobd.lifecycle import claim as claim_verb
 from jobd.lifecycle import complete as complete_verb
 from jobd.lifecycle import fail as fail_verb
-from jobd.lifecycle import heartbeat as heartbeat_verb
+from jobd.lifecycle import lease as lease_verb
 from jobd.lifecycle import reap as reap_verb
 from jobd.lifecycle import release as release_verb
 from jobd.lifecycle.reap import reap
@@ -237,7 +237,7 @@ BREAKS = {
     "complete without token and attempt": (complete_verb, "COMPLETE_IF_LEASED", [TOKEN, ATTEMPT]),
     "fail without the token": (fail_verb, "FAIL_IF_LEASED", [TOKEN]),
     "release without the token": (release_verb, "RELEASE_IF_LEASED", [TOKEN]),
-    "heartbeat without the token": (heartbeat_verb, "HEARTBEAT_LEASES", [TOKEN]),
+    "heartbeat without the token": (lease_verb, "RENEW_LEASES", [TOKEN]),
     "claim without the enqueue_id": (claim_verb, "CLAIM_JOBS", [ENQUEUE_ID]),
     "claim before its time": (
         claim_verb,

@@ -17,7 +17,6 @@ import pytest
 from jobd.auth.table import TokenRow
 from jobd.job.history import LEASE_EXPIRED
 from jobd.lifecycle.claim import ClaimRow
-from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import LeaseRecord
 from jobd.lifecycle.outbox import Live, Told
 from jobd.lifecycle.prune import Pruned
@@ -52,7 +51,6 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "leased_messages": (None, "message_id"),
     "queued_among": (None, "job_id"),
     "read_installation": (None, "id"),
-    "heartbeat_leases": (Renewal, "job_id lease_token"),
     "forget_told": None,
     "is_gone": (None, "job_id"),
     "last_chunks": (None, "n attempt_no first_n"),
@@ -95,7 +93,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "redrive_jobs": (None, "job_id new_id full_queue"),
     "release_if_leased": (None, "job_id attempt_id lease_token status enqueue_id run_after"),
     "release_leases": (None, "resource_id lease_token"),
-    "renew_leases": (LeaseRecord, ""),
+    "renew_leases": (LeaseRecord, "lease_ttl_s cancel_requested"),
     "revoke_tokens": (None, "id name"),
     "select_for_publish": (Offer, ""),
     "take_keys": (None, "principal key job_id body_hash"),

@@ -14,7 +14,7 @@ import msgspec
 from jobd.config.model import Leases, Task
 from jobd.job.retry import RetryPolicy
 from jobd.leases import watchdog as lease_guard
-from jobd.leases.watchdog import LeaseGuard, PostgresLine
+from jobd.leases.watchdog import LeaseWatchdog, PostgresLine
 from jobd.lifecycle.reap import reap
 from jobd.supervise.service import Handle
 from jobd.tasks.isolated.runner import IsolatedRunner
@@ -41,13 +41,13 @@ BLOCK_S = 6.0
 @contextlib.asynccontextmanager
 async def guarded(
     shared_postgres: str, folder: Path, tool: Runner | None = None
-) -> AsyncIterator[tuple[RunningSlots, LeaseGuard]]:
+) -> AsyncIterator[tuple[RunningSlots, LeaseWatchdog]]:
     blocking = python_runner("tool", "tests.tasks.handlers:block")
     runners: dict[str, Runner] = {"chat": MockRunner(), "tool": blocking if tool is None else tool}
     configured = {"chat": Task(run="mock"), "tool": Task(run="python", handler="pkg.mod:func")}
     config = msgspec.structs.replace(CONFIG, leases=LEASES, tasks=configured)
     async with running_slots(shared_postgres, folder, runners, config) as slots:
-        guard = LeaseGuard(PostgresLine(slots.node.database.url), slots.node.leases, lambda: slots.node.config)
+        guard = LeaseWatchdog(PostgresLine(slots.node.database.url), slots.node.leases, lambda: slots.node.config)
         handle = Handle(lambda: None)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(guard.run, handle)

@@ -14,14 +14,14 @@ import pytest
 
 from jobd.config.model import Config, Leases
 from jobd.engine.engine import Engine
-from jobd.leases.keeper import LeaseKeeper
+from jobd.leases.jobs import JobLeases
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from jobd.tasks.mock import MockRunner
-from jobd.tickets.pollers.claims import Claims, OwnerNames
-from jobd.worker.claims import Claims as RemoteClaims
+from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
+from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import RemoteEngine
 from jobd.worker.session import Session
 from tests.client.test_client_faults import Puppet, ScriptedAnswer
@@ -90,7 +90,7 @@ async def claim(engine: Engine) -> ClaimedJob:
 
 async def test_slot_is_stopped_before_its_lease_ends_though_renewals_hang(url: str) -> None:
     async with running_engine(url) as (engine, database), anyio.create_task_group() as tasks:
-        leases = LeaseKeeper(engine, lambda: SHORT)
+        leases = JobLeases(engine, lambda: SHORT)
         tasks.start_soon(leases.run, Handle(lambda: None))
         began = time.monotonic()
         held = await claim(engine)
@@ -108,8 +108,8 @@ async def test_slot_is_stopped_before_its_lease_ends_though_renewals_hang(url: s
 
 async def test_ticket_claim_is_lost_before_it_ends_though_renewals_hang(url: str) -> None:
     async with running_engine(url) as (_, database), anyio.create_task_group() as tasks:
-        claims = Claims(database, "EVENT", OwnerNames("test"), lambda: SHORT)
-        tasks.start_soon(claims.keep)
+        claims = ClaimKeeper(database, "EVENT", OwnerNames("test"), lambda: SHORT)
+        tasks.start_soon(claims.keep_renewing)
         began = time.monotonic()
         (ticket_claim,) = await claims.acquire([uuid.uuid4()])
         lost, stopped_at = anyio.Event(), []
@@ -118,7 +118,7 @@ async def test_ticket_claim_is_lost_before_it_ends_though_renewals_hang(url: str
             stopped_at.append(time.monotonic())
             lost.set()
 
-        ticket_claim.on_lost = on_lost
+        ticket_claim.on_stop = on_lost
         async with locked(url, "SELECT FROM leases WHERE resource_id = $1 FOR UPDATE", ticket_claim.resource_id):
             await until_someone_waits_for_a_lock(database)
             with anyio.fail_after(30):
@@ -139,7 +139,7 @@ async def test_remote_worker_is_stopped_before_its_lease_ends_though_jobd_falls_
         async with Session(line.url, None) as session, anyio.create_task_group() as tasks:
             engine = RemoteEngine(session, "w-1")
             claims = RemoteClaims(session, "w-1", ["default"], release=engine.release)
-            leases = LeaseKeeper(engine, lambda: Config(leases=claims.leases or Leases()))
+            leases = JobLeases(engine, lambda: Config(leases=claims.leases or Leases()))
             tasks.start_soon(leases.run, Handle(lambda: None))
             began = time.monotonic()
             hold, stopped_at = leases.hold(await taken_from(claims)), []
@@ -156,7 +156,7 @@ async def test_remote_worker_is_stopped_before_its_lease_ends_though_jobd_falls_
 async def test_lease_that_is_renewed_is_kept_for_longer_than_it_lasts(url: str) -> None:
     config = Config(leases=Leases(ttl_s=2, heartbeat_s=0.3))
     async with running_engine(url, config) as (engine, database), anyio.create_task_group() as tasks:
-        leases = LeaseKeeper(engine, lambda: config)
+        leases = JobLeases(engine, lambda: config)
         tasks.start_soon(leases.run, Handle(lambda: None))
         hold = leases.hold(await claim(engine))
 
@@ -225,7 +225,7 @@ async def test_remote_worker_counts_from_when_jobd_claimed(after_ms: int | None,
 async def test_ticket_claim_that_was_answered_too_late_is_released_at_once(url: str) -> None:
     brief = Config(leases=Leases(ttl_s=1, heartbeat_s=0.3))
     async with running_engine(url) as (_, database), anyio.create_task_group() as tasks:
-        claims = Claims(database, "EVENT", OwnerNames("test"), lambda: brief)
+        claims = ClaimKeeper(database, "EVENT", OwnerNames("test"), lambda: brief)
         got: list[object] = ["not answered"]
 
         async def acquire() -> None:
@@ -263,7 +263,7 @@ async def test_of_two_nodes_the_second_begins_after_the_first_was_stopped(shared
     """The line of the first to Postgres hangs; the second has none but the lease's end to go by."""
     url = await new_database(shared_postgres)
     async with running_engine(url) as (first, _), anyio.create_task_group() as tasks:
-        leases = LeaseKeeper(first, lambda: SHORT)
+        leases = JobLeases(first, lambda: SHORT)
         tasks.start_soon(leases.run, Handle(lambda: None))
         held = await claim(first)
         hold, stopped_at = leases.hold(held), []

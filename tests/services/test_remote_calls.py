@@ -19,13 +19,13 @@ from jobd.config.model import Config, Leases
 from jobd.errors import ServerRefused, TokenRefused, root_cause
 from jobd.job.history import Cursor, Told
 from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
-from jobd.leases.keeper import LeaseKeeper
+from jobd.leases.jobs import JobLeases
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import Kept, OutOfStep, Telling
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
-from jobd.worker.claims import Claims
+from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import CALL_BYTES, RemoteEngine
 from jobd.worker.renewal_line import HttpLine
 from jobd.worker.session import Session
@@ -205,8 +205,8 @@ async def test_lease_that_is_shorter_than_any_before_is_renewed_in_time() -> Non
     renewer, before = Renewer(), Leases(ttl_s=36_000, heartbeat_s=3600)
     short = {**job(), "lease_ttl_seconds": 3, "heartbeat_interval_seconds": 1}
     async with remote(claimed(short)) as there, anyio.create_task_group() as tasks:
-        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
-        leases = LeaseKeeper(renewer, lambda: Config(leases=claims.leases or before))
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        leases = JobLeases(renewer, lambda: Config(leases=claims.leases or before))
         await tasks.start(keep, leases)
 
         hold = leases.hold(await taken_from(claims))
@@ -217,7 +217,7 @@ async def test_lease_that_is_shorter_than_any_before_is_renewed_in_time() -> Non
         tasks.cancel_scope.cancel()
 
 
-async def keep(leases: LeaseKeeper, *, task_status: TaskStatus[None]) -> None:
+async def keep(leases: JobLeases, *, task_status: TaskStatus[None]) -> None:
     await leases.run(Handle(task_status.started))
 
 
@@ -299,7 +299,7 @@ def job() -> dict[str, Any]:
 
 async def test_job_comes_with_the_lease_that_jobd_grants() -> None:
     async with remote(claimed(job())) as there:
-        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
 
         taken = await taken_from(claims)
 
@@ -312,7 +312,7 @@ async def test_job_that_nobody_asked_for_is_handed_back() -> None:
     first, second = job(), job()
     released = ScriptedAnswer(200, {"ok": True, "ack": True, "requeued": True})
     async with remote(claimed(first, second), released) as there:
-        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run, Handle(lambda: None))
             (taken,) = await claims.take(["default"], "w-1")
@@ -336,7 +336,7 @@ async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monk
 
     monkeypatch.setattr("jobd.worker.claims.random.uniform", draw)
     async with remote(claimed(), claimed(), claimed(), claimed(job())) as there:
-        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
 
         await taken_from(claims)
 
@@ -360,7 +360,7 @@ async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monk
 )
 async def test_worker_goes_on_unless_it_is_pointless(said: ScriptedAnswer, error: type[Exception] | None) -> None:
     async with remote(said, claimed(job())) as there:
-        claims = Claims(there.session, "w-1", ["default"], release=there.engine.release)
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
         if error is None:
             assert (await taken_from(claims)).task == "chat"
         else:
@@ -369,7 +369,7 @@ async def test_worker_goes_on_unless_it_is_pointless(said: ScriptedAnswer, error
             assert isinstance(root_cause(raised.value), error)
 
 
-async def taken_from(claims: Claims) -> ClaimedJob:
+async def taken_from(claims: RemoteClaims) -> ClaimedJob:
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(claims.run, Handle(lambda: None))

@@ -18,7 +18,7 @@ from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.prune import prune
 from jobd.supervise.service import Handle
 from jobd.tickets.pollers import runner as ticket_runner
-from jobd.tickets.pollers.claims import Claims, OwnerNames
+from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
 from jobd.tickets.pollers.look import Work, look_for_work
 from jobd.tickets.pollers.take_back import free_claims_of
 from jobd.tickets.prune import prune_tickets
@@ -176,7 +176,7 @@ async def test_what_a_dead_poller_of_this_node_held_is_free_at_the_start(empty_d
     await acquire(empty_db.pool, "EVENT", [others], owner_id="alive:scheduler", ttl_s=60)
     owners = OwnerNames("new", ("dead",)).of("scheduler")
 
-    await Claims(empty_db, "EVENT", owners, lambda: CONFIG).take_back()
+    await ClaimKeeper(empty_db, "EVENT", owners, lambda: CONFIG).take_back()
 
     rows = await empty_db.pool.fetch("SELECT resource_id FROM leases")
     assert [row["resource_id"] for row in rows] == [others]

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from jobd.tasks.command.workdir import clear_leftovers
 from jobd.tickets.gates import result_of
-from jobd.tickets.pollers.claims import Claims
+from jobd.tickets.pollers.claims import ClaimKeeper
 from jobd.tickets.pollers.gate_process import KILL_AFTER_S, run_gate_command, run_schema
 from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge, settle, write_settled
 from jobd.tickets.pollers.poller import PAGE, Poller
@@ -42,13 +42,13 @@ END_S = KILL_AFTER_S + 1.0
 
 
 class Gate(Poller):
-    claims: Claims
+    claims: ClaimKeeper
 
     def __init__(
         self, database: Database, config: Callable[[], Config], wakeups: Wakeups, owners: OwnerNames, data_dir: Path
     ) -> None:
         super().__init__("gate", database, config, wakeups, wakeups.gate)
-        self.claims = Claims(database, "WORKORDER", owners.of(self.name), config)
+        self.claims = ClaimKeeper(database, "WORKORDER", owners.of(self.name), config)
         self._root = data_dir / FOLDER
         #: What is judged apart.
         self._slow: dict[UUID, anyio.CancelScope] = {}
@@ -105,12 +105,12 @@ class Gate(Poller):
             settle(cases[claim.resource_id], claim.record.lease_token, {}) for claim in claims if not claim.is_lost
         ]
         await write_settled(self._database, settled)
-        self.claims.forget(claims)
+        self.claims.let_go(*claims)
         self._tell()
 
     async def _judge_slow(self, claim: Claim, case: Case) -> None:
         scope = self._slow[claim.resource_id]
-        claim.on_lost = scope.cancel
+        claim.on_stop = scope.cancel
         try:
             with scope:
                 await self._apart([claim], lambda some: self._judge_in_processes(some, case))
@@ -123,7 +123,7 @@ class Gate(Poller):
     async def _judge_in_processes(self, claims: Sequence[Claim], case: Case) -> None:
         said = {n: result_of(gate, await self._fault(gate, case)) for n, gate in case.apart.items()}
         await write_settled(self._database, [settle(case, claims[0].record.lease_token, said)])
-        self.claims.forget(claims)
+        self.claims.let_go(*claims)
         self._tell()
 
     async def _fault(self, gate: SchemaGate | CommandGate, case: Case) -> str | None:

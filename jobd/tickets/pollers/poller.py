@@ -18,7 +18,7 @@ import anyio
 
 from jobd.errors import ServerDown
 from jobd.tickets.pollers.announce import announce
-from jobd.tickets.pollers.claims import Claim, Claims, OwnerNames
+from jobd.tickets.pollers.claims import Claim, ClaimKeeper, OwnerNames
 from jobd.tickets.pollers.look import Work, look_for_work
 from jobd.tickets.pollers.schedule import find_ready_events, schedule
 from jobd.tickets.pollers.take_back import free_claims_of
@@ -48,7 +48,7 @@ class Poller:
     """What the four have in common; each says what one look does."""
 
     #: Of the claims that it takes; None: it takes none.
-    claims: Claims | None = None
+    claims: ClaimKeeper | None = None
 
     def __init__(
         self, name: str, database: Database, config: Callable[[], Config], wakeups: Wakeups, wakeup: Wakeup
@@ -101,8 +101,8 @@ class Poller:
             handle.beat()
         return left_s > 0
 
-    async def _keep_claims(self, claims: Claims) -> None:
-        await claims.keep()
+    async def _keep_claims(self, claims: ClaimKeeper) -> None:
+        await claims.keep_renewing()
 
     async def _let_go(self) -> None:
         """Others need not wait for claims of a poller that has stopped."""
@@ -133,7 +133,7 @@ class Poller:
             )
         finally:
             if self.claims is not None and len(claims) == 1:
-                self.claims.forget(claims)
+                self.claims.let_go(*claims)
 
 
 class Readiness(Poller):
@@ -172,11 +172,11 @@ class Readiness(Poller):
 
 
 class Scheduler(Poller):
-    claims: Claims
+    claims: ClaimKeeper
 
     def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups, owners: OwnerNames) -> None:
         super().__init__("scheduler", database, config, wakeups, wakeups.scheduler)
-        self.claims = Claims(database, "EVENT", owners.of(self.name), config)
+        self.claims = ClaimKeeper(database, "EVENT", owners.of(self.name), config)
 
     async def run_once(self) -> bool:
         found = await find_ready_events(self._database, most=PAGE)
@@ -191,6 +191,6 @@ class Scheduler(Poller):
     async def _schedule(self, claims: Sequence[Claim]) -> None:
         held = [claim.record for claim in claims if not claim.is_lost]
         ended = await schedule(self._database, held)
-        self.claims.forget(claims)
+        self.claims.let_go(*claims)
         # An event that another node ended before it was claimed here has a claim that no write gives up.
         await self.claims.release([claim for claim in claims if claim.resource_id not in ended])

@@ -20,7 +20,7 @@ from anyio import to_thread
 from jobd.engine import batch
 from jobd.engine.results import ResultLost
 from jobd.lifecycle.enqueue import Created, Existing, KeyMismatch
-from jobd.tickets.pollers.claims import Claims
+from jobd.tickets.pollers.claims import ClaimKeeper
 from jobd.tickets.pollers.poller import PAGE, Poller
 from jobd.tickets.pollers.run import (
     Bundle,
@@ -72,7 +72,7 @@ class _Held:
 
 
 class Runner(Poller):
-    claims: Claims
+    claims: ClaimKeeper
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Runner(Poller):
         results: Results,
     ) -> None:
         super().__init__("runner", database, config, wakeups, wakeups.runner)
-        self.claims = Claims(database, "WORKORDER", owners.of(self.name), config)
+        self.claims = ClaimKeeper(database, "WORKORDER", owners.of(self.name), config)
         self._engine = engine
         self._results = results
         self._held: dict[UUID, _Held] = {}
@@ -134,7 +134,7 @@ class Runner(Poller):
             log.warning("the claim of work order %s was lost; another runner goes on with it", order.work_order_id)
             self._held.pop(order.work_order_id, None)
 
-        claim.on_lost = lost
+        claim.on_stop = lost
         self._held[order.work_order_id] = _Held(claim, order)
 
     # -- submitting ----------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Runner(Poller):
 
         async def keep(some: Sequence[Claim]) -> None:
             await execute(self._database, [by_id[claim.resource_id] for claim in some])
-            self.claims.forget(some)
+            self.claims.let_go(*some)
 
         if claims:
             await self._apart(claims, keep)
