@@ -1,4 +1,4 @@
-"""Who calls, and what they may: a bearer token with scopes, or nothing at all while there is no token.
+"""Authenticates callers and knows their scopes: by bearer token, or everybody while no token exists.
 
 Tokens come from the configuration and from the table `tokens`, which `jobd.auth.watch` reads every other
 second; while Postgres is away the last known list counts. As soon as there is one token, or ever was one in the table,
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from jobd.auth.table import TokenRow
     from jobd.config.model import Config, Token
 
-#: What a route asks of its caller; `public` asks nothing.
+#: Scope that a route needs; `public` needs none.
 RouteScope: TypeAlias = Literal["public", "client", "worker", "admin"]
 
-#: Bad tokens that one address may try in so many seconds.
+#: Bad tokens that one address may send within `TRIES_S` seconds before it is answered 429.
 MAX_TRIES = 20
 TRIES_S = 10.0
-#: Addresses whose tries are counted; beyond that the oldest is forgotten.
+#: Addresses whose bad tokens are counted, to bound memory; beyond it the oldest is forgotten.
 MAX_PEERS = 10_000
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    #: Who it is, for logs, idempotency keys and the audit table.
+    #: Name of the token, for logs, idempotency keys and the audit table.
     name: str
     scopes: frozenset[str]
     #: The queues that a worker may serve; None: all.
     queues: frozenset[str] | None = None
-    #: Whether it showed a token; whoever did not shares a name with others.
+    #: Whether it came with a token; callers without one share the name `anonymous` or `local`.
     has_token: bool = False
-    #: What that token is known by: its public id, or for one of the configuration its digest.
+    #: Key of the token: its public id, or the digest of a token in the configuration.
     token_key: str | bytes = ""
 
     def may(self, scope: RouteScope) -> bool:
@@ -54,22 +54,22 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ALL = frozenset({"client", "worker", "admin"})
-#: Whoever reaches a loopback address or the unix socket while no token is configured.
+#: Any caller on a loopback address or the unix socket while no token exists.
 EVERYONE = Principal(name="anonymous", scopes=_ALL)
 #: Root or jobd's own user on the unix socket.
 LOCAL = Principal(name="local", scopes=_ALL)
-#: Whoever calls a public route; nobody is asked there.
+#: Any caller of a public route.
 PASSER_BY = Principal(name="anonymous", scopes=frozenset())
 
 
 class _TokenEntry(NamedTuple):
     digest: bytes
     principal: Principal
-    #: On this process's monotonic clock.
+    #: By `time.monotonic()` of this process.
     expires_at: float = math.inf
 
 
-#: Compared with when no token has the id, so that it takes as long as one with a wrong secret.
+#: Compared with when no token has the id, so that an unknown id takes as long as a wrong secret (timing attack).
 _NO_SUCH = _TokenEntry(secrets.token_bytes(32), PASSER_BY, -math.inf)
 
 
@@ -89,7 +89,7 @@ class Doorkeeper:
         self._trusted_uids = frozenset({0, os.geteuid()})
 
     def learn(self, rows: Iterable[TokenRow]) -> None:
-        """What the table has now."""
+        """Replace the known tokens by the rows of the table."""
         now, by_id, self._had_rows = time.monotonic(), {}, False
         for row in rows:
             self._had_rows = True
@@ -100,7 +100,7 @@ class Doorkeeper:
 
     @property
     def has_tokens(self) -> bool:
-        """Or had some, in the table."""
+        """Whether a token exists, or ever existed in the table (a revoked one counts too)."""
         return self._had_rows or bool(self._config().auth.tokens)
 
     def admit(self, authorization: bytes | None, peer: str, uid: int | None) -> Principal:
@@ -120,7 +120,7 @@ class Doorkeeper:
         return entry.principal
 
     def still_admits(self, principal: Principal) -> bool:
-        """Whether one who was admitted would be now, and could do as much; for those who stay long."""
+        """Whether the token of a long request is still valid and has the same scopes and queues."""
         if principal is EVERYONE:
             return not self.has_tokens
         if not principal.has_token:
@@ -176,7 +176,7 @@ class Tries:
         self._by_peer: dict[str, tuple[float, int]] = {}
 
     def are_too_many(self, peer: str) -> bool:
-        """Count one more; whether that is too many in the present stretch of time."""
+        """Count one more bad token; whether that exceeds `MAX_TRIES` within `TRIES_S`."""
         now = time.monotonic()
         since, count = self._by_peer.pop(peer, (now, 0))
         if now - since > TRIES_S:

@@ -1,4 +1,4 @@
-"""Tokens and the audit table: who may call, and what was done with such powers."""
+"""The tables of tokens and of the audit log."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     sha256: bytes
     scopes: list[str]
-    #: None: all.
+    #: Queues that a worker with this token may serve; None: all.
     queues: list[str] | None
     created_at: datetime
     expires_at: datetime | None
-    #: Seconds from when it was read; None: never.
+    #: Seconds from the read to its expiry, by the clock of the database; None: never.
     expires_in_s: float | None
     revoked_at: datetime | None
 
@@ -65,5 +65,5 @@ async def revoke_tokens(connection: Connection, actor: str, name_or_id: str) -> 
 
 
 async def audit(session: Session, actor: str, action: str, subject: str) -> None:
-    """Add a row to the audit table; in the transaction of what it tells of."""
+    """Add a row to the audit table, in the transaction of the change that it records."""
     await session.fetch(APPEND_AUDIT, actor, action, subject)

@@ -7,14 +7,16 @@ import secrets
 from typing import NamedTuple
 
 PREFIX = "jobd"
+#: Hex digits of the public id.
 ID_CHARS = 8
+#: Random bytes of the secret.
 SECRET_BYTES = 32
-#: Names that mean something else in logs and in the audit table.
+#: Names that tokens must not have: in logs and in the audit table they mean callers without a token.
 RESERVED_NAMES = frozenset({"anonymous", "local"})
 
 
 class NewToken(NamedTuple):
-    #: Shown once, kept nowhere.
+    #: The token itself; shown once and stored nowhere.
     text: str
     id: str
     sha256: bytes

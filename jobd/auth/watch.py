@@ -1,4 +1,4 @@
-"""Reads the tokens again every other second, so that one that was revoked on any node counts nowhere within 5 s.
+"""Polls the token table, so that a token that was revoked on any node is refused by all nodes within 5 s.
 
 The first time, it refuses to let jobd listen where others can reach it while nobody needs a token; before that the
 gateway answers /livez and /readyz only.
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two polls; with `ANSWER_S` it stays below the 5 s that are promised.
 RELOAD_S = 1.5
+#: Seconds that Postgres has to answer.
 ANSWER_S = 3.0
 
 

@@ -17,7 +17,7 @@ from jobd.client.retrying import Patience, decoded, pause_or_raise
 from jobd.client.sansio import Lost, Open, Read, Reply, Request, Settings, Step
 from jobd.job.history import read_cursor
 from jobd.wire.milliseconds import ms
-from jobd.wire.sse import Parser, SseMessage
+from jobd.wire.sse import SseMessage, SseParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class Follower:
 
     def _read(self, request: Request) -> Generator[Step | Event, Any, Lost]:
         """Hand out what one stream tells; how it ended."""
-        parser, status, count = Parser(), "", 0
+        parser, status, count = SseParser(), "", 0
         while True:
             part: bytes | Lost = yield Read()
             if isinstance(part, Lost):

@@ -1,0 +1,8 @@
+"""The configuration: a tree of frozen Structs, read from defaults, file, environment and flags.
+
+model           every option, with its type, default and meaning; rules between options
+options         the tree as a flat list of options
+load            reads and merges the four sources
+show            prints the configuration without secrets, and what a reload changes
+task_settings   lease and heartbeat times of one task
+"""

@@ -37,10 +37,10 @@ else:
 SEARCH = (Path("jobd.toml"), Path("/etc/jobd/jobd.toml"))
 ROOT_DATA_DIR = Path("/var/lib/jobd")
 
-#: A configuration is a few kilobytes; a file beyond this is something else.
+#: Largest configuration file in bytes; a larger file is no configuration.
 MAX_FILE_BYTES = 1_000_000
 
-#: Read by clients and by the tests; they share the prefix and are no options.
+#: Variables with the prefix JOBD_ that are no options: clients read them.
 FOREIGN_VARIABLES = frozenset({"JOBD_TOKEN", "JOBD_URL"})
 FOREIGN_PREFIX = "JOBD_TEST_"
 

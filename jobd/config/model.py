@@ -142,9 +142,9 @@ class Leases(Section, frozen=True, kw_only=True):
 class Retry(Section, frozen=True, kw_only=True):
     #: Attempts of a job, the first included, unless its task or the job says otherwise.
     max_attempts: Annotated[int, Meta(ge=1, le=100, extra=RELOAD)] = 3
-    #: Delays double from here, and are drawn at random below that.
+    #: First delay of the exponential backoff in seconds; each delay is drawn at random below its bound (full jitter).
     base_s: Annotated[float, Meta(ge=0, le=DAY_S, extra=RELOAD)] = 1
-    #: No delay is longer.
+    #: Longest delay of the backoff in seconds.
     cap_s: Annotated[float, Meta(ge=0, le=7 * DAY_S, extra=RELOAD)] = 300
 
 
@@ -160,17 +160,17 @@ class Limits(Section, frozen=True, kw_only=True):
     result_bytes: Annotated[int, Meta(ge=1, le=64_000_000, extra=RELOAD)] = 64_000_000
     #: Larger results go to a file under `data_dir`, and the row names it.
     inline_result_bytes: Annotated[int, Meta(ge=1, le=1024 * 1024, extra=RELOAD)] = 65_536
-    #: Events that a job may tell, in MB, its attempts together; more are dropped, and one event says how many.
+    #: Events that a job may emit, in MB, all its attempts together; more are dropped, and one event says how many.
     job_events_mb: Annotated[int, Meta(ge=1, le=1_000_000, extra=RELOAD)] = 100
-    #: Free space of `data_dir` in MB below which no new jobs are taken, nor log lines and tokens kept. 0: never look.
+    #: Free space of `data_dir` in MB below which no new jobs are taken, nor log lines and tokens kept. 0: no check.
     min_free_mb: Annotated[int, Meta(ge=0, le=10_000_000, extra=RELOAD)] = 100
     #: Waiting jobs in a queue before enqueue answers 429.
     max_queued: Annotated[int, Meta(ge=1, le=10_000_000, extra=RELOAD)] = 100_000
-    #: How long Redis keeps what it knows of a job after the last news, unless the job says otherwise.
+    #: Seconds that Redis keeps the hash and events of a job after its last change, unless the job has its own `ttl_s`.
     job_ttl_s: Annotated[int, Meta(ge=1, le=30 * DAY_S, extra=RELOAD)] = DAY_S
     #: Open HTTP connections; some more are kept for /livez and /readyz.
     max_connections: Annotated[int, Meta(ge=10, le=100_000)] = 4000
-    #: Requests that one token may have under way at once, streams and waiting workers included.
+    #: Requests of one token that may run at once, streams and waiting workers included.
     requests_per_token: Annotated[int, Meta(ge=1, le=100_000, extra=RELOAD)] = 3000
 
 
@@ -181,7 +181,7 @@ class Retention(Section, frozen=True, kw_only=True):
     tickets_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 90 * DAY_S
     #: How long it is then remembered that there was such a job or ticket.
     gone_s: Annotated[int, Meta(ge=1, le=3650 * DAY_S, extra=RELOAD)] = 30 * DAY_S
-    #: Pause between two rounds of clearing away.
+    #: Seconds between two sweeps of the janitor.
     every_s: Annotated[float, Meta(ge=1, le=3600, extra=RELOAD)] = 60
 
 

@@ -12,13 +12,13 @@ from jobd.config.model import Config, Loaded
 from jobd.config.options import bare, is_marked, options, value_at
 from jobd.host.masking import HIDDEN, masked_url
 
-#: An error quotes this much of a key or a value.
+#: Characters of a key or value that an error quotes.
 MAX_SHOWN_CHARS = 80
 
 
 class OptionRow(NamedTuple):
     key: str
-    #: As TOML would have it; `unset` for what TOML cannot say.
+    #: As TOML writes it; `unset` for None, which TOML cannot write.
     value: str
     origin: str
 
@@ -40,10 +40,10 @@ def public(config: Config) -> dict[str, Any]:
 
 class OptionChange(NamedTuple):
     key: str
-    #: As in OptionRow, `unset` also where the queue or task is not there. Two secrets may look the same.
+    #: As in OptionRow; `unset` also where the queue or task does not exist. Two different secrets are shown alike.
     old: str
     new: str
-    #: False: it counts after the next start only.
+    #: False: it takes effect at the next start only.
     reloadable: bool
 
 

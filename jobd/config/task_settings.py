@@ -12,7 +12,7 @@ from jobd.job.retry import RetryPolicy
 if TYPE_CHECKING:
     from jobd.config.model import Config, Leases, Task
 
-#: A lease is renewed at least so often in its time: two renewals may be lost, and the third still saves it.
+#: Fewest heartbeats within the time of a lease: two of them may be lost, and the third still renews it.
 RENEWALS = 3
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 JSON_TYPES = frozenset({"application/json", "application/json; charset=utf-8", "application/json;charset=utf-8"})
-#: What may be wrong with any body that is JSON.
+#: Problem codes of every route with a JSON body.
 PROBLEMS = (
     *("bad_payload", "body_timeout", "body_too_large", "bom", "duplicate_key", "invalid", "key_too_long", "nan"),
     *("not_json", "not_object", "not_utf8", "nul", "number_range", "surrogate", "too_deep", "too_many_keys"),

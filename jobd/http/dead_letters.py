@@ -27,7 +27,7 @@ FILTERS = (
     Parameter("before", UUID, "Only jobs older than this: `next` of the page before."),
 )
 PAGE = 50
-#: A thousand ids and the rest.
+#: Largest body in bytes: a thousand ids and the other fields.
 BODY_BYTES = 64 * 1024
 
 

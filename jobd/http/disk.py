@@ -1,4 +1,4 @@
-"""Whether the disk is nearly full. New jobs are refused then: what is left is for finishing those that are there."""
+"""Refuses new jobs while the disk is nearly full: what is left is for finishing the jobs that are there."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
 
-#: How long one look at the disk is believed.
-LOOK_S = 1.0
+#: Seconds between two checks of the free space.
+CHECK_S = 1.0
 
 
 class Disk:
     def __init__(self, free_bytes: Callable[[], int], config: Callable[[], Config]) -> None:
         self._free_bytes = free_bytes
         self._config = config
-        self._next_look = 0.0
+        self._next_check = 0.0
         self._free = 0
 
     def is_low(self) -> bool:
         floor_mb = self._config().limits.min_free_mb
-        if floor_mb and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + LOOK_S
+        if floor_mb and time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + CHECK_S
             self._free = self._free_bytes()
         return self._free < floor_mb << 20
 

@@ -1,8 +1,8 @@
-"""How fast each queue drains, from its counters, and so when to come again to one that is full.
+"""The drain rate of each queue, from its counters, and the Retry-After of a full queue.
 
-A job that leaves the line is running or finished afterwards, so the growth of those counters is the drain. Nothing runs
-in the background: whoever asks, or has just submitted, takes the next sample if the last one is old enough. Retention
-takes finished jobs out of the counters; a stretch in which they shrank says nothing and is left out.
+A job that leaves the queue is running or finished afterwards, so the growth of those counters is the drain. Nothing
+runs in the background: a request that needs the rate, or a submit, takes the next sample if the last one is old enough.
+Retention takes finished jobs out of the counters; an interval in which they shrank is left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How old the last sample may be for one who wants to know, and for one who passes by.
+#: Age in seconds from which a request that needs the rate takes a new sample.
 FRESH_S = 1.0
+#: Age in seconds from which any submit takes one, so that a rate is known when the queue is full.
 PASSING_S = 5.0
-#: How far back the rate looks.
+#: Seconds over which the rate is averaged.
 WINDOW_S = 60.0
-#: What a full queue waits for: room for this part of it, so that not everybody comes back for a single place.
+#: Share of a full queue that must be free before clients return, so that not all of them return for one place.
 ROOM = 0.01
+#: Retry-After in seconds while the rate is not known.
 UNKNOWN_S = 5
+#: Longest Retry-After in seconds.
 LONGEST_S = 300
 
 
@@ -48,8 +51,8 @@ class DrainRates:
         self._samples: deque[_Sample] = deque()
         self._last = -math.inf
 
-    async def look(self, old_s: float = FRESH_S) -> None:
-        """Take a sample if the last is older than this; without Postgres there is none."""
+    async def sample(self, old_s: float = FRESH_S) -> None:
+        """Take a sample if the last is older than `old_s`; none is taken while Postgres is away."""
         now = self._clock()
         if now - self._last < old_s:
             return
@@ -64,12 +67,12 @@ class DrainRates:
 
     def add(self, stats: list[QueueStats]) -> None:
         now = self._clock()
-        self._samples.append(_Sample(now, {one.queue: one for one in stats}))
+        self._samples.append(_Sample(now, {queue.queue: queue for queue in stats}))
         while self._samples[0].at < now - WINDOW_S:
             self._samples.popleft()
 
     def per_s(self, queue: str) -> float | None:
-        """Jobs that left the line each second; None: not known yet."""
+        """Jobs that left the queue per second; None: not known yet."""
         left, seconds = 0, 0.0
         for old, new in pairwise(self._samples):
             drained = _drained(old.queues.get(queue), new.queues.get(queue))
@@ -79,7 +82,7 @@ class DrainRates:
         return left / seconds if seconds >= FRESH_S else None
 
     def retry_after_s(self, queue: str, max_queued: int) -> int:
-        """When a part of the queue will be free if it drains as it did."""
+        """Seconds until `ROOM` of the queue is free at the present rate."""
         rate = self.per_s(queue)
         if rate is None:
             return UNKNOWN_S

@@ -30,7 +30,7 @@ HEADERS = {"Cache-Control": "no-store"}
 
 
 class Call(NamedTuple):
-    """One request, with who sent it and what can be done about it."""
+    """One request, its caller, and the services that a route may use."""
 
     request: Request
     principal: Principal
@@ -38,10 +38,10 @@ class Call(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """What a request says beside its body."""
+    """A query parameter, header or part of the path."""
 
     name: str
-    #: A msgspec type, for the description and for reading it.
+    #: msgspec type: for the OpenAPI schema and for parsing.
     type: Any
     meaning: str
     place: Literal["query", "header", "path"] = "query"
@@ -56,7 +56,7 @@ class Endpoint(NamedTuple):
     summary: str
     #: Type of each success answer by status; None: no JSON body.
     answers: Mapping[int, Any]
-    #: Codes of the problems that this route answers with, beside those of any route and of any JSON body.
+    #: Problem codes of this route, beside those of every route and of every JSON body.
     problems: Sequence[str] = ()
     #: Type of the JSON body; None: no body is read.
     body: Any = None
@@ -97,7 +97,7 @@ class _Served:
 
     async def _answer(self, request: Request) -> Response:
         endpoint, services = self._endpoint, self._services
-        principal: Principal = request.scope["state"]["principal"]  # of `jobd.http.request_checks`
+        principal: Principal = request.scope["state"]["principal"]  # set by `jobd.http.request_checks`
         if not principal.may(endpoint.scope):
             raise ApiError(
                 "forbidden", f"{principal.name} may not call this: it needs a token with the scope {endpoint.scope}"

@@ -1,7 +1,8 @@
 """Live events as server-sent events: one job's, with a cursor that survives anything, or everybody's, from now on.
 
 A stream begins with `hello`, has a comment every few seconds so that dead lines are noticed, and ends by itself after
-the last event of its job. Whoever does not read for `WRITE_S` is cut off; they can come back with their cursor.
+the last event of its job. A client that does not read for
+`WRITE_S` is cut off and can reconnect with its cursor.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from jobd.http.gateway import InFlight
     from jobd.job.history import Record
 
-#: A comment after so much silence.
+#: Seconds of silence after which a comment is sent, so that both ends notice a dead connection.
 HEARTBEAT_S = 15.0
-#: How long a reader may leave what was sent to it.
+#: Seconds in which a client must take what was sent before its stream is cut.
 WRITE_S = 30.0
-#: How soon a client should come back after a cut.
+#: Milliseconds after which a client should reconnect (the `retry` field of SSE).
 RETRY_MS = 1000
 
 MEDIA_TYPE = "text/event-stream"
@@ -46,7 +47,7 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
-#: What stands for the newest event: `hello` names it, for whoever has to come back.
+#: Cursor that means the newest event; `hello` says which event that is, for a client that reconnects.
 NOW = "now"
 LIFECYCLE = ("queued", "running", "done", "error", "canceled", "cancel_requested")
 
@@ -89,7 +90,7 @@ async def job_events(call: Call) -> Any:
     after = _cursor_of(call.request)
     record = await _record(call, job_id, after or START)
     if after is None:
-        while record.is_cut and record.open_n is None:  # it ended so long ago that there is more to pass over
+        while record.is_cut and record.open_n is None:  # a final job with several pages of events: go on to the last
             record = await _record(call, job_id, newest(record))
         after = newest(record)
     return EventStream(call.request, _events_of(call, job_id, after, record))
@@ -185,7 +186,7 @@ def _note_part(note: Note) -> bytes:
 
 
 def event_part(kind: str, data: object, *, retry: bool = False) -> bytes:
-    """One event without an id; `retry` tells the client how soon to come back."""
+    """One event without an id; `retry` adds the field that says how soon to reconnect."""
     hint = b"retry: %d\n" % RETRY_MS if retry else b""
     return hint + b"event: %s\ndata: %s\n\n" % (kind.encode(), msgspec.json.encode(data))
 

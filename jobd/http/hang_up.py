@@ -1,4 +1,4 @@
-"""Answers that take long: how they end when nobody wants them any more, since nothing else tells."""
+"""Ends long answers (long polls, event streams) when the client disconnects or the gateway stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def hang_up(receive: Receive) -> None:
-    """Return when the caller is gone. One who is stuck in a body that nobody needs counts as gone."""
+    """Return when the client has disconnected, or sends its body too slowly."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -28,7 +28,7 @@ async def hang_up(receive: Receive) -> None:
 
 @contextlib.asynccontextmanager
 async def while_wanted(in_flight: InFlight, receive: Receive) -> AsyncIterator[None]:
-    """What runs inside is broken off when the caller hangs up or the gateway closes."""
+    """Cancel the block when the client disconnects or the gateway stops."""
     async with anyio.create_task_group() as tasks:
         end = tasks.cancel_scope.cancel
 

@@ -9,11 +9,11 @@ import time
 
 from jobd.wire.problems import ApiError
 
-#: Renewals of one lease within a second.
-MOST = 20
+#: Heartbeats of one lease within a second that are accepted.
+MOST_PER_S = 20
 
 
-class Storm:
+class HeartbeatLimit:
     def __init__(self) -> None:
         self._second = 0
         self._counts: dict[str, int] = {}
@@ -24,9 +24,9 @@ class Storm:
             self._second, self._counts = second, {}
         count = self._counts.get(lease_token, 0) + 1
         self._counts[lease_token] = count
-        if count > MOST:
+        if count > MOST_PER_S:
             raise ApiError(
                 "too_many_heartbeats",
-                f"this lease was renewed {MOST} times within a second; keep to heartbeat_interval_seconds",
+                f"this lease was renewed {MOST_PER_S} times within a second; keep to heartbeat_interval_seconds",
                 headers={"Retry-After": "1"},
             )

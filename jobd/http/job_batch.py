@@ -16,7 +16,7 @@ from jobd.http.answers import missing
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import JSON, Call, json_answer, post
 from jobd.http.jobs import IDEMPOTENCY_KEY, SUBMIT_PROBLEMS, key_busy, key_mismatch, queue_full
-from jobd.http.submit import booked, key_in, new_job
+from jobd.http.submit import idempotency_key, key_in, new_job
 from jobd.lifecycle.enqueue import Created, Existing, KeyBusy, KeyMismatch, QueueFull
 from jobd.lifecycle.waiting import statuses_of
 from jobd.wire import gateway as wire
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.enqueue import Enqueued, IdempotencyKey, NewJob
 
+#: Largest body in bytes.
 BODY_BYTES = 64 * 1024 * 1024
+#: Media type of one JSON object a line.
 LINES = "application/x-ndjson"
-#: For a larger body it takes too long to find the name of a fault that breaks the whole array.
+#: Largest broken array in bytes that is parsed again to name its fault; for a larger one that takes too long.
 NAMED_BYTES = 1024 * 1024
-#: Items checked in one go: some milliseconds.
-STRETCH = 50
+#: Items checked before the event loop runs other tasks: a few milliseconds of work.
+ITEMS_PER_TURN = 50
 
 _BOM = b"\xef\xbb\xbf"
 _decode_array = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -51,7 +53,7 @@ async def submit_batch(call: Call) -> Response:
         raise ApiError("invalid", "the batch is empty; send 1 to 10 000 jobs")
     if len(items) > wire.MAX_BATCH:
         raise ApiError("too_many_items", f"the batch has {len(items)} jobs, the limit is {wire.MAX_BATCH}")
-    whole = None if key is None else booked(call, key, "/v1/jobs/batch", body)
+    whole = None if key is None else idempotency_key(call, key, "/v1/jobs/batch", body)
     jobs = await _new_jobs(call, items, whole)
     answers = await call.services.engine.enqueue_whole(jobs)
     await _refuse_first_refused(call, answers)
@@ -83,7 +85,7 @@ async def _new_jobs(call: Call, items: Sequence[bytes], whole: IdempotencyKey | 
     config = call.services.config()
     jobs = []
     for index, item in enumerate(items):
-        if index % STRETCH == STRETCH - 1:
+        if index % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
             await checkpoint()
         try:
             key = None if whole is None else _part(whole, index)

@@ -16,7 +16,7 @@ from jobd.http.answers import job_id_in, job_object, job_summary, missing, read_
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.query import read_query
-from jobd.http.submit import body_limit, booked, key_in, new_job
+from jobd.http.submit import body_limit, idempotency_key, key_in, new_job
 from jobd.http.wait import wait_for_job
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import FINAL_STATUSES
@@ -43,16 +43,17 @@ JOB_ID = Parameter("id", UUID, "The id of a job.", "path")
 WAIT_S = Parameter(
     "wait_s",
     Annotated[float, Meta(ge=0, le=wire.MAX_WAIT_S)],
-    "Hold the answer until the job is final, for at most so many seconds.",
+    "Hold the answer until the job is final, for at most this number of seconds.",
 )
 FILTERS = (
-    Parameter("status", wire.Status, "Only jobs that stand there."),
+    Parameter("status", wire.Status, "Only jobs with this status."),
     Parameter("task", wire.Name, "Only jobs of this task."),
     Parameter("queue", wire.Name, "Only jobs of this queue."),
     Parameter("spec_hash", wire.Hex, "Only jobs that do exactly this; goes with no other filter."),
-    Parameter("limit", wire.Limit, "At most so many; 50 without it."),
+    Parameter("limit", wire.Limit, "Largest number of jobs in the answer; 50 without it."),
     Parameter("before", UUID, "Only jobs older than this: `next` of the page before."),
 )
+#: Jobs in an answer when the query names no limit.
 PAGE = 50
 
 
@@ -66,7 +67,7 @@ async def submit_job(call: Call) -> Response:
     services.disk.check()
     key = key_in(call)
     body = await read_bytes(call.request, body_limit(config))
-    job = new_job(body, config, None if key is None else booked(call, key, "/v1/jobs", body), services.runners)
+    job = new_job(body, config, None if key is None else idempotency_key(call, key, "/v1/jobs", body), services.runners)
     answer = await services.engine.enqueue(job)
     if isinstance(answer, KeyBusy):
         raise key_busy()
@@ -88,7 +89,7 @@ async def _after_submit(call: Call, key: str | None, made: wire.JobObject) -> No
     if key is not None:
         await call.services.mirror.tell(key, made.job_id, made.ttl_s)
     if call.services.drain.is_old():
-        await call.services.drain.look()
+        await call.services.drain.sample()
 
 
 async def _found_object(call: Call, job_id: UUID, *, existing: bool) -> wire.JobObject:
@@ -133,7 +134,7 @@ def key_busy() -> ApiError:
 
 async def queue_full(call: Call, queue: str, index: int | None = None) -> ApiError:
     limit = call.services.config().limits.max_queued
-    await call.services.drain.look()
+    await call.services.drain.sample()
     after_s = call.services.drain.retry_after_s(queue, limit)
     return ApiError(
         "queue_full",

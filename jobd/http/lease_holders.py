@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: Workers in an answer when the query names no limit.
 PAGE = 100
 PARAMETERS = (
-    Parameter("limit", wire.WorkerLimit, "At most so many workers; 100 without it."),
-    Parameter("held", wire.HeldLimit, "At most so many of the jobs that they hold; none without it."),
+    Parameter("limit", wire.WorkerLimit, "Largest number of workers in the answer; 100 without it."),
+    Parameter("held", wire.HeldLimit, "Largest number of held jobs in the answer; none without it."),
 )
 #: Owner id of the slots of a jobd: its host name and the incarnation (a random UUID of this start).
 _NODE = re.compile(r"[^:]+:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")

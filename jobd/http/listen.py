@@ -25,15 +25,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Connections that the system queues before they are accepted.
 BACKLOG = 1024
-#: The longest path that a client can connect to.
+#: Longest path of a unix socket in bytes (`sun_path` without its NUL).
 SOCKET_PATH_BYTES = 107
-#: Descriptors for all but the connections that count: databases, children, files, and for each listener the places that
-#: are kept for /livez and connections that are just being evicted (`jobd.http.accept`).
+#: File descriptors for everything but counted connections: databases, child processes, files, and for each listener its
+#: reserved connections and those that are being evicted (`jobd.http.accept`).
 OTHER_DESCRIPTORS = 400
-#: OpenSSL's codes for a certificate that is not in force yet, and for one that is no more.
+#: OpenSSL's codes for a certificate that is not valid yet, and for one that has expired.
 OUT_OF_TIME = frozenset({9, 10})
-#: OpenSSL's flag to leave the dates of certificates unchecked, for which Python has no name.
+#: OpenSSL's flag X509_V_FLAG_NO_CHECK_TIME, for which Python has no name.
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 
 
@@ -114,7 +115,7 @@ def close_unix_listener(listener: socket.socket, path: Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Two that start at once look and replace one after the other."""
+    """Hold a lock on the folder: two jobd that start at once check and replace the socket one after the other."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -181,7 +182,7 @@ def checked_tls(cert: str, key: str) -> TlsFiles | None:
 
 
 def _shake_hands(files: TlsFiles) -> None:
-    """A handshake with ourselves tells whether key and certificate fit and the certificate is in force.
+    """Do a TLS handshake with ourselves: it fails if key and certificate do not match or the dates are wrong.
 
     One that is not in force yet, or no more, is only warned of: a board that starts before its clock is set would
     otherwise never serve, and clients look at the dates themselves.

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from jobd.http.endpoint import Endpoint, Parameter
 
     Schema = dict[str, Any]
-    #: By the identity of the type: not every annotated type can be hashed.
+    #: Keyed by id() of the type: not every annotated type is hashable.
     Schemas = Mapping[int, Schema]
 
 REF = "#/components/schemas/{name}"
 
-#: Of any call, before its route is asked.
+#: Problem codes of every route: found before the route is called.
 ANY = (
     *("bad_request", "body_too_large", "headers_too_large", "http_version", "internal", "token_in_url"),
     *("transfer_encoding", "uri_too_long", "wrong_host"),
 )
-#: Of calls that ask who calls.
+#: Problem codes of every route that needs a caller.
 GUARDED = ("forbidden", "too_many_attempts", "too_many_requests", "unauthorized", "unavailable")
 
 DESCRIPTION = """\

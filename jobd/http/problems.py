@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Which request this is; answered in a header and in problems, and said in the log.
+#: Id of the running request: in the header X-Request-Id, in problem documents and in log lines.
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 

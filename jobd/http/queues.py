@@ -48,7 +48,7 @@ async def _queue_objects(call: Call, connection: Session) -> list[wire.QueueObje
     """Every queue that is configured or has ever had a job."""
     configured, drain = call.services.config().queues, call.services.drain
     stats = {one.queue: one for one in await queue_stats(connection)}
-    await drain.look()
+    await drain.sample()
     names = sorted({*configured, *stats})
     heads = await queue_heads(connection, names)
     return [
@@ -132,7 +132,7 @@ ENDPOINTS = (
         "/v1/stats",
         "client",
         get_stats,
-        "Totals, queues and what is still to be told",
+        "Totals, queues, and commits that Redis does not know yet",
         answers={200: wire.Stats},
         problems=("invalid",),
     ),

@@ -27,21 +27,25 @@ if TYPE_CHECKING:
     from jobd.auth.doorkeeper import Doorkeeper, Principal
     from jobd.config.model import Config
 
+#: Headers of a request, and their bytes in all.
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024
+#: Bytes of path and query.
 MAX_TARGET_BYTES = 8 * 1024
-#: More than any route takes; each has its own, smaller limit.
+#: Largest Content-Length in bytes; each route has a limit of its own that is no larger.
 MAX_BODY_BYTES = 64 * 1024 * 1024
-#: Host headers that were found to be right are remembered, up to so many.
+#: Size of the cache of Host headers that were found to be right.
 MAX_KNOWN_HOSTS = 1000
 
+#: Paths that are answered on reserved connections too.
 HEALTH = frozenset({"/livez", "/readyz"})
+#: Methods that change nothing: allowed for pages of other origins, and cancelled when their token is revoked.
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 CLOSE = {"Connection": "close"}
 
-#: What the one pass picks out.
+#: Headers that the checks read.
 _READ = frozenset({b"host", b"origin", b"authorization", b"content-length", b"transfer-encoding"})
-#: Of the above, those that h11 does not check to be there once.
+#: Those of them that may be sent once only and whose number h11 does not check.
 _SINGLE = frozenset({b"origin", b"authorization"})
 _NOSNIFF = (b"x-content-type-options", b"nosniff")
 
@@ -57,8 +61,8 @@ class Guard:
         self._config = config
         self._public = frozenset(public)
         self._hosts = Hosts(config().server.host, *config().server.allowed_hosts)
-        #: Requests under way, by the name of their token.
-        self._under_way: dict[str, int] = {}
+        #: Number of running requests by the name of their token.
+        self._running: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,17 +86,17 @@ class Guard:
         if not principal.has_token:
             await self._app(scope, receive, stamped)
             return
-        under_way, name = self._under_way, principal.name
-        under_way[name] = under_way.get(name, 0) + 1
+        running, name = self._running, principal.name
+        running[name] = running.get(name, 0) + 1
         try:
             await self._app(scope, receive, stamped)
         finally:
-            under_way[name] -= 1
-            if not under_way[name]:
-                del under_way[name]
+            running[name] -= 1
+            if not running[name]:
+                del running[name]
 
     def _principal_of(self, scope: Scope) -> Principal:
-        """Who calls; raises ApiError for what must not get any further."""
+        """The caller; raises ApiError for a request that is refused before its route."""
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         found: dict[bytes, bytes] = {}
         size = 4 * len(headers)
@@ -120,14 +124,14 @@ class Guard:
         principal = self._doorkeeper.admit(
             found.get(b"authorization"), client[0] if client else "unix", state.get("uid")
         )
-        if (under_way := self._under_way.get(principal.name)) is not None:
-            if under_way >= self._config().limits.requests_per_token:
-                raise _too_many_requests(principal, under_way)
+        if (running := self._running.get(principal.name)) is not None:
+            if running >= self._config().limits.requests_per_token:
+                raise _too_many_requests(principal, running)
         return principal
 
 
 class Hosts:
-    """The names of this server. A foreign one may be a web page's that resolves to an address here (DNS rebinding)."""
+    """The host names of this server. Another one may be a web page whose name resolves to us (DNS rebinding)."""
 
     def __init__(self, *names: str) -> None:
         self._names = {"localhost", *(name.lower() for name in names)}

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     from jobd.engine.results import OpenResult
 
+#: Bytes that are read from the file and sent at once.
 PIECE_BYTES = 256 * 1024
-#: How long a reader may leave what was sent to it.
+#: Seconds in which a client must take a piece before the answer is cut.
 WRITE_S = 30.0
-#: When to ask again for a result that another node has: behind a load balancer the next call may reach that node.
+#: Retry-After in seconds for a result that another node has: behind a load balancer the next call may reach it.
 ELSEWHERE_S = 1
 
 

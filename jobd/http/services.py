@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jobd.follow.tickets import TicketTailer
     from jobd.http.disk import Disk
     from jobd.http.drain_rates import DrainRates
-    from jobd.http.heartbeat_limit import Storm
+    from jobd.http.heartbeat_limit import HeartbeatLimit
     from jobd.store.postgres import Database
     from jobd.stream.connection import Transport
     from jobd.stream.idempotency_keys import KeyMirror
@@ -37,7 +37,7 @@ class Services(NamedTuple):
     mirror: KeyMirror
     tailer: Tailer
     disk: Disk
-    storm: Storm
+    heartbeat_limit: HeartbeatLimit
     results: Results
     tickets: Desk
     ticket_tailer: TicketTailer

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from jobd.http.endpoint import Call
     from jobd.tasks.runner import Runner
 
-#: What a body may hold beside the payload.
+#: Bytes that the body of a submit may have beside the payload.
 BESIDE_PAYLOAD_BYTES = 16 * 1024
-#: How long a key stands for its job.
+#: Seconds for which an Idempotency-Key leads to its job.
 KEY_LIFE_S = float(DAY_S)
-#: An earlier time is a clock that was never set.
+#: Earliest `run_after`; an earlier one comes from a clock that was never set.
 EARLIEST = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
@@ -105,7 +105,7 @@ def _refuse_queue(task: str, queue: str, config: Config) -> None:
 
 
 def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, Runner]) -> None:
-    """Refuse now what no attempt could take, if a runner of this process can tell."""
+    """Refuse a payload that every attempt would refuse, if this process has the runner that knows."""
     runner = runners.get(task)
     if runner is None:
         return
@@ -115,7 +115,7 @@ def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, 
         raise ApiError(
             "invalid_payload", f"payload does not fit task {task}: {error}; /v1/tasks/{task} has its schema"
         ) from None
-    except Exception:  # a check of the handler's own broke; the attempt will tell
+    except Exception:  # a validator of the handler raised something else; let the attempt fail
         return
 
 
@@ -152,7 +152,7 @@ def key_in(call: Call) -> str | None:
     return str(sent[0], "ascii")
 
 
-def booked(call: Call, key: str, path: str, body: bytes) -> IdempotencyKey:
-    """The key with who sent it and the fingerprint of what for."""
+def idempotency_key(call: Call, key: str, path: str, body: bytes) -> IdempotencyKey:
+    """The key with its principal and a fingerprint of path and body."""
     fingerprint = hashlib.sha256(path.encode() + b"\n" + body).digest()
     return IdempotencyKey(principal=call.principal.name, key=key, body_hash=fingerprint, life_s=KEY_LIFE_S)

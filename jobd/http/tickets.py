@@ -17,7 +17,7 @@ from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
 from jobd.http.jobs import IDEMPOTENCY_KEY
 from jobd.http.query import read_query
-from jobd.http.submit import booked, key_in
+from jobd.http.submit import idempotency_key, key_in
 from jobd.wire import tickets as wire
 from jobd.wire.gateway import Limit, Name
 from jobd.wire.json_check import check_json
@@ -57,7 +57,7 @@ async def create_ticket(call: Call) -> Response:
     key = key_in(call)
     body, asked = await _read(call, _create)
     created_by = person(call, asked.created_by, "created_by")
-    once = None if key is None else booked(call, key, "/v1/tickets", body)
+    once = None if key is None else idempotency_key(call, key, "/v1/tickets", body)
     ticket = await services.tickets.create(asked, created_by=created_by, key=once)
     return json_answer(ticket, 201, {"Location": f"/v1/tickets/{ticket.ticket_id}"})
 

@@ -1,4 +1,4 @@
-"""Waiting for a job to end: by the tailer that reads for all who follow jobs here, told of nothing but the end."""
+"""Waits for the end of a job, as a follower that is woken by its final event only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def wait_for_job(tailer: Tailer, request: Request, job_id: UUID, wait_s: float) -> None:
-    """Wait for the job, but no longer than this, nor than the client is there, nor than the gateway goes on."""
+    """Return when the job is final, after `wait_s`, when the client disconnects, or when the gateway stops."""
     async with while_wanted(request.app.state.in_flight, request.receive):
         with anyio.move_on_after(wait_s), tailer.following(job_id, BEYOND) as follower:
             while not follower.is_over:

@@ -1,4 +1,7 @@
-"""`POST /internal/worker/events`: what a worker tells about its job, in batches; `.../batch`: about several jobs."""
+"""`POST /internal/worker/events`: events that an HTTP worker emits for one job; `.../batch`: for several jobs.
+
+The handlers keep the names `tell` and `tell_batch`, which are operation ids of the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.events import Answer
 
+#: Largest body in bytes for one job.
 BODY_BYTES = 1 << 20
-#: The most that one job can have to tell at once, with its envelope, fits.
+#: Largest body in bytes for several jobs; the largest body of one job and its envelope fit.
 BATCH_BYTES = 4 << 20
+#: Largest data of one event in bytes of JSON.
 DATA_BYTES = 16_384
 
 
@@ -49,8 +54,8 @@ async def tell_batch(call: Call) -> Response:
         for n, job in enumerate(asked.jobs)
     ]
     answers = iter(await call.services.engine.tell_many([telling for telling in tellings if telling is not None]))
-    told = [_answer(LeaseLost() if telling is None else next(answers)) for telling in tellings]
-    return json_answer(EventsBatchAnswer(jobs=told))
+    kept = [_answer(LeaseLost() if telling is None else next(answers)) for telling in tellings]
+    return json_answer(EventsBatchAnswer(jobs=kept))
 
 
 def _telling(asked: EventsRequest | JobEvents, events: list[Told]) -> Telling | None:

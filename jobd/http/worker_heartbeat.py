@@ -40,7 +40,7 @@ async def heartbeat(call: Call) -> Response:
 
 async def _renew(call: Call, jobs: Sequence[wire.HeartbeatJob]) -> list[wire.Heartbeat]:
     for job in jobs:
-        call.services.storm.check(job.lease_token)
+        call.services.heartbeat_limit.check(job.lease_token)
     beats = [Beat(job_id=job.job_id, lease_token=lease_token_in(job.lease_token)) for job in jobs]
     answers = await call.services.engine.heartbeat(beats)
     return [_renewed(call, beat, answer) for beat, answer in zip(beats, answers, strict=True)]

@@ -28,7 +28,7 @@ from jobd.host.systemd import Notifier
 from jobd.http.app import ENDPOINTS, build_app
 from jobd.http.drain_rates import DrainRates
 from jobd.http.gateway import Gateway
-from jobd.http.heartbeat_limit import Storm
+from jobd.http.heartbeat_limit import HeartbeatLimit
 from jobd.http.listen import connections_that_fit, is_loopback
 from jobd.http.request_checks import Guard
 from jobd.http.services import Services
@@ -235,7 +235,7 @@ def http_services(
         doorkeeper=doorkeeper,
         tailer=node.tailer,
         disk=disk,
-        storm=Storm(),
+        heartbeat_limit=HeartbeatLimit(),
         results=node.results,
         tickets=node.tickets,
         ticket_tailer=node.ticket_tailer,

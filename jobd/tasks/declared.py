@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 class Declared(NamedTuple):
     name: str
-    #: The module that it stands in.
+    #: Module that declares it.
     module: str
     task: Task
 
 
-#: In the order of import.
+#: All declared tasks, in the order of import.
 DECLARED: list[Declared] = []
 
 

@@ -61,7 +61,7 @@ def _text(error: BaseException) -> str:
 
 
 def _first(text: str, most: int) -> str:
-    """So many bytes of UTF-8 at most, and whole characters."""
+    """The text cut to at most that number of bytes of UTF-8, without splitting a character."""
     return text if len(text) * 4 <= most else text[:most].encode()[:most].decode(errors="ignore")
 
 

@@ -1,6 +1,6 @@
-"""Runs nothing: sleeps, tells made-up tokens and answers made-up numbers, so that the whole way of a job can be seen.
+"""Runs nothing: sleeps, emits made-up tokens and returns made-up numbers, to try out jobd without a real task.
 
-The payload may say how long it takes (`seconds`), how many tokens it tells (`tokens`), how often it fails (`fail_rate`,
+The payload may say how long it takes (`seconds`), how many tokens it emits (`tokens`), how often it fails (`fail_rate`,
 from 0 to 1) and over how many random numbers the statistics are (`stats`). Every result says `"mock": true`.
 """
 
@@ -48,7 +48,7 @@ class MockRunner(Runner):
 
 
 async def _speak(asked: MockPayload, context: Context) -> str:
-    """Tells the tokens evenly over the time that it takes."""
+    """Emit the tokens evenly over the duration."""
     words = list(itertools.islice(itertools.cycle(WORDS), asked.tokens))
     for word in words:
         await anyio.sleep(asked.seconds / len(words))

@@ -5,7 +5,7 @@ the payload is checked against it and arrives as one; its JSON schema is the tas
 
 The function is found on the normal import path; the working directory is on it, as with `python -m`.
 
-A thread cannot be stopped. One that goes on after its attempt was ended finds `ctx.cancelled` true, tells nothing more,
+A thread cannot be stopped. One that goes on after its attempt was ended finds `ctx.cancelled` true, emits nothing more,
 and what it returns is thrown away; until it returns its slot takes no other job.
 """
 
@@ -72,7 +72,7 @@ class ThreadRunner(_PythonRunner):
         super().__init__(kind)
         self._function = function
         self._threads = Threads(f"jobd-{name}")
-        #: Calls whose attempts were ended before they returned.
+        #: Calls in threads that still run although their attempt has ended.
         self._left: dict[Context, ThreadCall] = {}
 
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
@@ -112,16 +112,16 @@ def find_function(handler: str, key: str) -> Callable[..., Any]:
 
 
 def import_module(name: str, key: str) -> Any:
-    """Import a module of the user's; whatever goes wrong in it is told in one line."""
+    """Import a module of the user; raises ConfigError with a message of one line."""
     here = os.getcwd()
     if not {"", here} & set(sys.path):
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(
-            f"{key}: cannot import {name} ({told}); it is looked for in the working directory {here} and among the"
+            f"{key}: cannot import {name} ({why}); it is looked for in the working directory {here} and among the"
             f" packages of {sys.executable}"
         ) from error
 

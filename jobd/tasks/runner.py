@@ -1,4 +1,4 @@
-"""What a way of running a job looks like from outside, and what it gets to work with.
+"""The base class of runners, and the context that a running job gets.
 
 A runner is made once for each task and runs many jobs, also at the same time. It returns the result (any JSON value),
 or raises:
@@ -7,8 +7,8 @@ or raises:
     anything else          a fault of the user's code: failed, and worth another attempt
 
 To stop a job for real (lease lost, canceled, out of time, jobd ends) its `run` is cancelled. Whatever it started, a
-process, a thread, a request, must be gone or told to go when the cancellation leaves it; what cannot be stopped must
-not be able to write anything more.
+process, a thread, a request, must have ended or been asked to end when the cancellation leaves it; what cannot be
+stopped must not be able to write anything more.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class TaskFailed(JobdError):
 
 
 class HeldLease(Protocol):
-    #: By `time.monotonic()`: nothing of the attempt may be there any more, even if jobd itself stands still.
+    #: By `time.monotonic()`: processes of the attempt must be gone then, even if jobd itself is frozen.
     kill_at: float
-    #: Called when it was renewed and `kill_at` has moved; in any thread.
+    #: Called in any thread when a renewal has moved `kill_at`.
     on_grant: Callable[[], None]
 
 
 class Context:
-    """What a running job may know and tell. All of it may be called from any thread."""
+    """What a running job knows, and how it emits events. Every method may be called from any thread."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Context:
     ) -> None:
         self.job_id = job_id
         self.task = task
-        #: 1 for the first. Give it to whatever the job changes elsewhere: a larger one is the newer.
+        #: Number of this attempt, from 1. Usable as a fencing token: a later attempt has a larger number.
         self.attempt = attempt
         self.max_attempts = max_attempts
-        #: By `time.monotonic()`; the attempt is stopped then.
+        #: Time by `time.monotonic()` at which the attempt is stopped.
         self.deadline = time.monotonic() + timeout_s
-        #: Becomes true when the job is to stop: for code that cannot be cancelled but can look.
+        #: True once the job has to stop: for code in a thread, which cannot be cancelled and has to check.
         self.cancelled = False
         self._emit = emit
-        #: For runners that start processes.
+        #: The lease of the attempt, for runners that start processes.
         self.lease = lease
 
     @property
@@ -79,7 +79,7 @@ class Context:
         return max(0.0, self.deadline - time.monotonic())
 
     def event(self, kind: str, data: Mapping[str, Any], step: str = "") -> None:
-        """Tell those who follow the job; never waits."""
+        """Emit an event to followers of the job; never waits."""
         self._emit(kind, step, data)
 
     def progress(self, share: float, note: str = "") -> None:

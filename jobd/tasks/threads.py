@@ -27,13 +27,13 @@ class ThreadCall:
         self._arguments = arguments
         self._context = contextvars.copy_context()
         self._loop = asyncio.get_running_loop()
-        #: Set in the loop when it has returned or raised.
+        #: Set in the event loop when the function has returned or raised.
         self.over = anyio.Event()
         self._result: Any = None
         self._error: BaseException | None = None
 
     def make(self) -> None:
-        """In the thread."""
+        """Run the function; called in the thread."""
         try:
             self._result = self._context.run(self._function, *self._arguments)
         except BaseException as error:  # SystemExit too: it ends the attempt, not the thread
@@ -50,12 +50,12 @@ class ThreadCall:
 class Threads:
     def __init__(self, name: str) -> None:
         self._name = name
-        #: The inboxes of the threads that have nothing to do; the one that rested least is the next.
+        #: Queues of idle threads, used last in, first out: the last thread has the warmest caches.
         self._idle: list[queue.SimpleQueue[ThreadCall | None]] = []
         self._closed = False
 
     def start(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
-        """Call it in a thread; at once, for a thread is made when all are busy."""
+        """Call the function in an idle thread, or in a new one when all are busy."""
         call = ThreadCall(function, arguments)
         if self._idle:
             self._idle.pop().put(call)

@@ -1,4 +1,4 @@
-"""Kills the processes of attempts whose leases end while jobd itself stands still.
+"""Kills the processes of attempts whose leases expire while jobd itself is frozen.
 
 jobd stops commands and isolated handlers before their leases end. A jobd that is frozen (SIGSTOP, a debugger) cannot,
 and they would go on beside the next attempt, which another node begins. So a small process of its own knows by which
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: It must find jobd where this process does, also if that is inside one file.
+#: Program of the watchdog process; it gets our import path, as jobd may lie inside a zip file.
 _BOOT = """import os, sys
 sys.path[:] = os.environ.pop("JOBD_IMPORT_PATH").split("\\n")
 from jobd.tasks.watchdog import main
@@ -39,34 +39,34 @@ _READ_BYTES = 65_536
 
 
 class Watchdog:
-    """jobd's end of it. Everything but `close` may be called from any thread."""
+    """Starts the watchdog process and sends it marks. All but `close` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        #: All that is watched, for a process that has to be started again.
+        #: Time by which each mark must be gone, kept to tell a restarted watchdog process.
         self._ends: dict[int, float] = {}
 
     @contextlib.contextmanager
     def watching(self, mark: int, lease: HeldLease | None) -> Iterator[None]:
-        """Let nothing with this mark outlive the lease meanwhile."""
+        """While the block runs, processes with this mark are killed when the lease expires."""
         if lease is None:
             yield
             return
-        lease.on_grant = lambda: self._tell(mark, lease.kill_at)
-        self._tell(mark, lease.kill_at)
+        lease.on_grant = lambda: self._send(mark, lease.kill_at)
+        self._send(mark, lease.kill_at)
         try:
             yield
         finally:
             lease.on_grant = _nothing
-            self._tell(mark, 0.0)
+            self._send(mark, 0.0)
 
     def close(self) -> None:
         with self._lock:
             self._end()
 
-    def _tell(self, mark: int, end: float) -> None:
+    def _send(self, mark: int, end: float) -> None:
         with self._lock:
             if end:
                 self._ends[mark] = end
@@ -77,7 +77,7 @@ class Watchdog:
                     self._start()
                 else:
                     os.write(self._pipe, _line(mark, end))
-            except OSError:  # it was killed, or stands still itself and would judge by what it heard long ago
+            except OSError:  # killed, or its pipe is full because it is frozen itself
                 self._end()
                 self._start()
 
@@ -132,7 +132,7 @@ def main(pipe: int) -> None:
                 mark, end = line.split()
                 ends[int(mark)] = float(end)
             ends = {mark: end for mark, end in ends.items() if end}
-            continue  # there may be more to hear before anything is judged
+            continue  # read all renewals before anything is killed
         now = time.monotonic()
         if over := {mark for mark, end in ends.items() if end <= now}:
             kill_marked(over)

@@ -1,1 +1,9 @@
-"""One module per contract: Structs only, decoded once at the edge, without behaviour."""
+"""The contracts: Structs that are decoded once at the edge and have no behaviour, and how bytes are checked.
+
+gateway, tasks, workers, tickets    the client API
+worker, events                      the API of HTTP workers
+problems                            problem documents and their codes
+milliseconds, progress              times and progress as the contract writes them
+json_check, json_pieces, canonical  JSON: refuse what could hurt, encode in pieces, hash
+sse                                 server-sent events out of bytes
+"""

@@ -1,4 +1,4 @@
-"""What a worker tells about the job that it holds: progress, tokens, log lines, whatever its clients shall see."""
+"""Events that an HTTP worker emits for a job that it holds: progress, tokens, log lines, or its own types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EventType: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9_.-]{1,64}\Z", des
 class WorkerEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     #: `progress`, `token`, `log` or any other name; those that jobd uses itself are refused.
     type: EventType
-    #: Where in the work it happened, for people.
+    #: Step of the work, for people.
     step: Annotated[str, Meta(max_length=200)] = ""
     #: A JSON object, up to 16 KB.
     data: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class EventsAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class JobEvents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What there is to tell about one of several jobs; the fields are those of a call about one."""
+    """The events of one of several jobs; the fields are those of a call for one job."""
 
     job_id: Annotated[str, Meta(max_length=64)]
     lease_token: Annotated[str, Meta(max_length=128)]

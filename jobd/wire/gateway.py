@@ -1,4 +1,4 @@
-"""The client contract: what a submit may say, and how answers look.
+"""The client contract: the fields of requests and answers.
 
 A job object begins with the nine fields of the public contract, spelt and typed as there; what follows may grow. Times
 end in `_ts` and are whole milliseconds since 1970. A field absent from a submit has its default; null is a mistake.
@@ -18,7 +18,7 @@ from jobd.config.model import DAY_S, NAME_PATTERN
 MAX_BATCH = 10_000
 MAX_PAGE = 100
 MAX_REDRIVE = 1_000
-#: No job is put off for longer.
+#: Longest delay of a job in seconds.
 MAX_AHEAD_S = 366 * DAY_S
 MAX_WAIT_S = 60
 
@@ -37,19 +37,19 @@ class Submit(ClientRequest, frozen=True, kw_only=True):
     task: Name
     #: Handed to the task as it is.
     payload: Object
-    #: How long Redis keeps what it knows of the job after the last news. Without it: `limits.job_ttl_s`.
+    #: Seconds that Redis keeps the hash and events of the job after its last change. Without it: `limits.job_ttl_s`.
     ttl_s: Annotated[int, Meta(ge=1, le=30 * DAY_S)] | UnsetType = UNSET
-    #: Without it: the task's own.
+    #: Queue of the job. Without it: the queue of the task.
     queue: Name | UnsetType = UNSET
     #: Higher goes first; a point is worth a minute of waiting.
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     #: RFC 3339 with a zone; the past counts as now.
     run_after: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
-    #: The same, counted from now; only one of the two.
+    #: Seconds from now; not together with `run_after`.
     delay_s: Annotated[float, Meta(ge=0, le=MAX_AHEAD_S)] = 0.0
-    #: The first included. Without it: the task's own, else `retry.max_attempts`.
+    #: Attempts, the first included. Without it: that of the task, or `retry.max_attempts`.
     max_attempts: Annotated[int, Meta(ge=1, le=100)] | UnsetType = UNSET
-    #: Of one attempt. Without it: the task's own.
+    #: Seconds that one attempt may take. Without it: that of the task.
     timeout_s: Annotated[float, Meta(gt=0, le=30 * DAY_S)] | UnsetType = UNSET
     #: `active`: a queued or running job that does the same answers instead; `result`: a finished one too.
     dedupe: Literal["none", "active", "result"] = "none"
@@ -66,7 +66,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     attempt_id: UUID
     owner_id: str
-    #: Null while it is open.
+    #: Null while the attempt runs.
     outcome: Literal["done", "failed", "expired", "canceled", "released"] | None
     error: Raw | None
     started_ts: int
@@ -83,7 +83,7 @@ class JobObject(msgspec.Struct, frozen=True, kw_only=True):
     ttl_s: int
     #: Null until the job is done, and when it is large: `result_ref` is set then, and `/result` of the job has it.
     result: Raw | None = None
-    #: Null unless the job ended with it; those of single attempts stand there.
+    #: Error that the job ended with; errors of other attempts are in `attempts`.
     error: Raw | None = None
     queue: str
     priority: int
@@ -99,7 +99,7 @@ class JobObject(msgspec.Struct, frozen=True, kw_only=True):
     result_ref: str | None = None
     started_ts: int | None = None
     finished_ts: int | None = None
-    #: While queued.
+    #: Why the job waits; only while it is queued.
     waiting: Waiting | UnsetType = UNSET
     #: Oldest first.
     attempts: list[Attempt] | UnsetType = UNSET
@@ -142,7 +142,7 @@ class JobPage(msgspec.Struct, frozen=True):
 
 class CancelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
-    #: `canceled`, or `running` until its worker has heard of it.
+    #: `canceled`, or `running` until its worker has stopped it.
     status: Status
     cancel_requested: bool
 
@@ -157,9 +157,9 @@ class QueueObject(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     error: int
     canceled: int
-    #: How long the job at the head of the line could have run; null: nobody is in line.
+    #: How long the first job of the queue has been due; null: no job is due.
     head_waits_s: float | None
-    #: Jobs that left the line each second, lately; null: not known yet.
+    #: Drain rate: jobs that left the queue per second in the last minute; null: not known yet.
     drain_per_s: float | None
 
 
@@ -185,9 +185,9 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     degraded: bool
     totals: Totals
     queues: list[QueueObject]
-    #: Commits that Redis has not been told of yet; counted up to 10 000.
+    #: Outbox rows that are not published to Redis yet; counted up to 10 000.
     outbox_depth: int
-    #: How long the oldest of them has waited.
+    #: Age of the oldest of them.
     outbox_age_s: float | None
 
 
@@ -210,11 +210,11 @@ class DeadLetters(msgspec.Struct, frozen=True):
 class Redrive(ClientRequest, frozen=True, kw_only=True):
     queue: Name | UnsetType = UNSET
     task: Name | UnsetType = UNSET
-    #: These and no others; without it, the newest.
+    #: Ids of dead letters; without it, the newest.
     ids: Annotated[list[UUID], Meta(min_length=1, max_length=MAX_REDRIVE)] | UnsetType = UNSET
-    #: How many letters to look at.
+    #: Number of dead letters to check.
     limit: Annotated[int, Meta(ge=1, le=MAX_REDRIVE)] = 100
-    #: Only older ones than this: `next` of the call before.
+    #: Only dead letters older than this: `next` of the call before.
     before: UUID | UnsetType = UNSET
 
 
@@ -224,7 +224,7 @@ class Redriven(msgspec.Struct, frozen=True, rename={"old": "from", "new": "to"})
 
 
 class RedriveAnswer(msgspec.Struct, frozen=True):
-    #: Letters that already run again are left out.
+    #: Dead letters that already run again are left out.
     retried: list[Redriven]
     #: Send it as `before` to go on; null: there are no more.
     next: UUID | None

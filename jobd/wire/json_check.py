@@ -176,7 +176,7 @@ def _outside_strings(text: bytes) -> bytes:
 
 
 def _has_long_number(text: bytes) -> bool:
-    """Looked for in pieces that overlap by as much as is looked for, so that a large text is not copied whole."""
+    """Search in pieces that overlap by the length of the pattern, so that a large text is not copied whole."""
     for start in range(0, len(text), _LARGE_BYTES):
         digits = text[start : start + _LARGE_BYTES + len(_LONG_DIGITS)].translate(_DIGITS_AS_0)
         if _LONG_DIGITS in digits or _LONG_EXPONENT in digits:
@@ -216,7 +216,7 @@ def _check_keys(value: object) -> None:
 
 
 def _name_fault(raw: bytes, error: Exception) -> BadPayload:
-    """What is wrong with text that the strict parser refused, told by one that is known to let certain faults pass."""
+    """Names the fault of a text that the strict parser refused, with the lenient parser of the standard library."""
     if isinstance(error, msgspec.ValidationError):
         return NumberOutOfRange("a number is out of range; send it as a string")
     try:

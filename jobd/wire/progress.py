@@ -1,4 +1,4 @@
-"""How far a job is, out of what its worker told; workers may tell anything."""
+"""The progress of a job out of the data of its last event, which may be anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def share_in(data: Any) -> float | None:
-    """From 0 to 1: `progress` as jobd's own tasks tell it, else `percent`; None: it says no such thing."""
+    """From 0 to 1, by `progress` or by `percent`; None: the data has neither."""
     if not isinstance(data, dict):
         return None
     for name, whole in (("progress", 1), ("percent", 100)):

@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes that come in any pieces, as the WHATWG standard reads them. Pure.
+"""Parses server-sent events out of bytes that arrive in any pieces, as the WHATWG standard says. Pure.
 
 What was not ended by an empty line when the stream ends was never sent: a cut event is not an event.
 """
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 class SseMessage(NamedTuple):
-    #: Empty if the message has none of its own.
+    #: Empty if the message has no id.
     id: str
     type: str
     data: str
 
 
-class Parser:
+class SseParser:
     def __init__(self) -> None:
         self._rest = b""
         self._fields: dict[str, str] = {}
         self._data: list[str] = []
 
     def feed(self, part: bytes) -> Iterator[SseMessage]:
-        """The messages that are whole with this part."""
+        """The messages that this part completes."""
         *lines, self._rest = _lines(self._rest + part)
         for line in lines:
             text = line.decode("utf-8", "replace").rstrip("\r\n")

@@ -21,14 +21,14 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 MAX_STREAMS = 64
 MAX_JOBS = 1_000
-#: Jobs of one claim: their payloads travel in one answer.
+#: Most jobs of one claim: all their payloads are in one answer.
 MAX_CLAIMED = 100
-#: No claim waits for longer, whatever it asks for.
+#: Longest wait of a claim in milliseconds; a larger `max_wait_ms` counts as this.
 MAX_WAIT_MS = 60_000
 
 WorkerId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 StreamName: TypeAlias = Annotated[str, Meta(max_length=128)]
-#: Opaque to workers; one that jobd never made is a wrong one, not a malformed one.
+#: Opaque to workers: a text that is no token of jobd is refused like the token of another worker.
 LeaseToken: TypeAlias = Annotated[str, Meta(max_length=128)]
 ReportReason: TypeAlias = Literal["superseded", "canceled", "unknown_job", "conflicting_outcome"]
 
@@ -45,9 +45,9 @@ class ClaimRequest(WorkerRequest, frozen=True, kw_only=True):
     worker_id: WorkerId
     #: `jobs:stream`, `jobs:stream:gpu`: what the worker serves, the one it likes best first.
     streams: Annotated[list[StreamName], Meta(min_length=1, max_length=MAX_STREAMS)]
-    #: How long to wait for a job; 0: only look. What is beyond a minute counts as a minute.
+    #: Longest wait for a job; 0: do not wait. More than a minute counts as a minute.
     max_wait_ms: Annotated[int, Meta(ge=0)] = 0
-    #: For workers that run several jobs at once: up to so many, answered in `jobs`. Left out: one, as the contract has.
+    #: Most jobs to claim, for workers that run several at once; answered in `jobs`. Left out: one job.
     max_jobs: Annotated[int, Meta(ge=1, le=MAX_CLAIMED)] | UnsetType = UNSET
 
 
@@ -71,7 +71,7 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of one job, or `jobs` when `max_jobs` was asked for."""
 
     claimed: bool
-    #: How long this claim would have waited.
+    #: The longest wait that was in force.
     max_wait_ms: int
     #: How long after this call had arrived its jobs were claimed. Their leases count from then: by a worker's own clock
     #: from when it sent the call plus this, however late the answer arrives.
@@ -162,7 +162,7 @@ class CompleteRequest(AttemptReport, frozen=True, kw_only=True):
 class CompleteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: The job is done, by this report or by the same one before.
     ok: bool
-    #: The message has had its effect: whoever read it from Redis acknowledges it.
+    #: The message may be acknowledged in Redis.
     ack: bool
     #: Why not ok.
     reason: ReportReason | UnsetType = UNSET
@@ -177,7 +177,7 @@ class JobError(WorkerRequest, frozen=True, kw_only=True):
     message: str = ""
     #: Kept up to 16 KB.
     stack: str | None = None
-    #: Whether another try may help.
+    #: Whether another attempt may succeed.
     retryable: bool = True
 
 

@@ -1,4 +1,4 @@
-"""Who works, as clients see it: the holders of leases, and the jobs that they hold. Times are in ms since 1970."""
+"""Workers as clients see them: the holders of leases, and the jobs that they hold. Times are in ms since 1970."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HeldLimit: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_HELD)]
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     #: As it calls itself; `host:uuid` for the slots of a jobd, `redis:name` for one that speaks only Redis.
     worker_id: str
-    #: `slots`: in a jobd itself; `http`: claims over HTTP; `redis`: speaks only Redis. Told by the name.
+    #: `slots`: in a jobd itself; `http`: claims over HTTP; `redis`: speaks only Redis. Derived from `worker_id`.
     kind: Literal["slots", "http", "redis"]
     #: How many jobs it holds.
     jobs: int
@@ -38,9 +38,9 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     #: When the attempt began.
     started_ts: int
     cancel_requested: bool
-    #: From 0 to 1, as its worker told last; null: it has told nothing lately.
+    #: Last progress that the worker reported, from 0 to 1; null: none lately.
     progress: float | None
-    #: What its worker called the step it is at; empty: nothing.
+    #: Last step that the worker reported; empty: none.
     step: str
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from jobd.http.heartbeat_limit import MOST
+from jobd.http.heartbeat_limit import MOST_PER_S
 from tests.api.test_events import claim, submit
 from tests.support.http import Api
 from tests.support.sse import Stream
@@ -24,7 +24,7 @@ def test_a_storm_of_heartbeats_is_refused_and_the_lease_is_unharmed(api: Api) ->
     lease = {name: held[name] for name in ("job_id", "lease_token")}
 
     before = api("POST", "/internal/worker/heartbeat", {"worker_id": "w1", **lease})
-    refused = api("POST", "/internal/worker/heartbeat", {"worker_id": "w1", "jobs": [lease] * (MOST + 1)})
+    refused = api("POST", "/internal/worker/heartbeat", {"worker_id": "w1", "jobs": [lease] * (MOST_PER_S + 1)})
     ended = api("POST", "/internal/worker/complete", {**held, "result": 1})
 
     assert before.json["ok"]

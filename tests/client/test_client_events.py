@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobd.client import Conflict, Refused, Unreachable
-from jobd.wire.sse import Parser, SseMessage
+from jobd.wire.sse import SseMessage, SseParser
 from tests.api.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
 from tests.support.http import Api
@@ -227,7 +227,7 @@ MESSAGES = [
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=20).map(sorted))
 def test_a_stream_reads_the_same_in_whatever_pieces_it_comes(cuts: list[int]) -> None:
-    parser = Parser()
+    parser = SseParser()
     pieces = [STREAM[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(STREAM)], strict=True)]
 
     assert [message for piece in pieces for message in parser.feed(piece)] == MESSAGES

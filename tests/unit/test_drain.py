@@ -75,6 +75,6 @@ def test_a_full_queue_asks_to_wait_for_a_part_of_it(
 async def test_without_postgres_there_is_no_sample() -> None:
     found = rates()
 
-    await found.look()
+    await found.sample()
 
     assert (found.per_s("default"), found.is_old()) == (None, False)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The limit that is the mark.
+#: Resource limit whose value is the mark: the kernel ignores it, and child processes inherit it.
 RLIMIT_LOCKS = 10
-#: The variable that carries the mark as well: for people, and to tell apart who was started at the same instant.
+#: Environment variable that carries the mark too: for people, and to distinguish marks made at the same instant.
 MARK_VARIABLE = "JOBD_ATTEMPT_ID"
 
 _FILE_LOCKS = re.compile(rb"^Max file locks +(\d+) +(\d+|unlimited)", re.MULTILINE)

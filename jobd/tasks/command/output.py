@@ -165,7 +165,7 @@ class ResultOutput:
 
 
 class LogLines:
-    """stderr: each line is told, and the end is kept to explain a failure."""
+    """stderr: each line is emitted as a log event, and the end is kept to explain a failure."""
 
     def __init__(self, emitter: EventEmitter) -> None:
         self._emitter = emitter
@@ -176,23 +176,23 @@ class LogLines:
         self._tail = (self._tail + data[-TAIL_BYTES:])[-TAIL_BYTES:]
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
-            if not self._emitter.has_room("lines"):  # the rest of a flood is counted, not looked at
+            if not self._emitter.has_room("lines"):  # lines beyond the rate limit are only counted
                 self._emitter.drop("lines", data.count(b"\n", start))
                 self._line, start = b"", data.rindex(b"\n") + 1
                 break
-            self._tell(self._line + data[start : min(end, start + LINE_BYTES + 1)])
+            self._emit(self._line + data[start : min(end, start + LINE_BYTES + 1)])
             self._line, start = b"", end + 1
         self._line = (self._line + data[start : start + LINE_BYTES + 1])[: LINE_BYTES + 1]
 
     def close(self) -> None:
         if self._line:
-            self._tell(self._line)
+            self._emit(self._line)
             self._line = b""
 
     def tail(self) -> str:
         return "\n".join(printable(line) for line in self._tail.strip().splitlines())
 
-    def _tell(self, line: bytes) -> None:
+    def _emit(self, line: bytes) -> None:
         shown = line.rstrip(b"\r").rpartition(b"\r")[2]  # as a terminal would after a progress bar
         if shown.strip():
             self._emitter.log(shown)
@@ -228,7 +228,7 @@ class Pipe:
         os.set_blocking(fd, False)
         self._fd = fd
         self._feed = feed
-        #: Everybody who could write to it has closed it.
+        #: Set when every process that could write to the pipe has closed it.
         self.closed = anyio.Event()
 
     async def drain(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-#: How long a process may take to die of SIGKILL; one that takes longer hangs in the kernel, as on a dead network disk.
+#: Seconds for a process to die of SIGKILL; one that takes longer hangs in the kernel, as on a dead network disk.
 DEATH_S = 5.0
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -46,10 +46,10 @@ class Family:
     def __init__(self, popen: subprocess.Popen[bytes], mark: int, outputs: tuple[int, int]) -> None:
         self.pid = popen.pid
         self.mark = mark
-        #: The reading ends of its stdout and stderr.
+        #: Read ends of the pipes of stdout and stderr.
         self.outputs = outputs
         self._popen = popen
-        #: Readable once the program itself has ended.
+        #: Readable once the program has ended, whatever its children do.
         self.pidfd = os.pidfd_open(popen.pid)
 
     @classmethod

@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from jobd.tasks.runner import Context
 
 MB = 1 << 20
-#: How long others may hold the program's output open after its end.
+#: Seconds that children may keep the output of the program open after it has ended.
 PIPES_S = 2.0
-#: How often orphans that ended are looked for while a program runs.
+#: Seconds between two sweeps for ended orphans (zombies) while a program runs.
 BURY_EVERY_S = 10.0
-#: A file that grows past this is a mistake; without a limit it would take the disk from Postgres.
+#: Largest file in bytes that a program may write (RLIMIT_FSIZE), so that it cannot fill the disk of Postgres.
 FILE_BYTES = 16 << 30
-#: What programs are used to; jobd's own limit is far higher.
+#: Open files of a program (RLIMIT_NOFILE): the usual default; the limit of jobd itself is far higher.
 OPEN_FILES = 1024
 
 PASSED_ON = ("PATH", "HOME", "LANG", "TZ")

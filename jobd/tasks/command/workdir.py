@@ -18,7 +18,7 @@ from jobd.tasks.command.marks import kill_marked
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: In the data directory: one folder for each attempt.
+#: Folder in the data directory, with one folder for each running attempt.
 ATTEMPTS = "attempts"
 RESULT_FILE = "result.json"
 

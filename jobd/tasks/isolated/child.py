@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1
 _READ_BYTES = 65_536
-#: More of a message or a stack is not kept anyway.
+#: Characters of a message or stack that are sent; jobd stores no more.
 _TEXT_CHARS = 20_000
 
 
@@ -66,7 +66,7 @@ def main(requests: int, replies: int, parent: int, task: str, handler: str) -> N
 def _die_with(parent: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it has died before the kernel knew whom to tell
+    if os.getppid() != parent:  # jobd died before prctl was called
         os._exit(0)
 
 
@@ -82,7 +82,7 @@ class HandlerChild:
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._inbox: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        #: The job that was asked for last, until it is answered.
+        #: The running job.
         self._job: _Job | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -123,7 +123,7 @@ class HandlerChild:
             attempt=run.attempt,
             max_attempts=run.max_attempts,
             timeout_s=run.left_s,
-            emit=partial(self._tell, run.n),
+            emit=partial(self._emit, run.n),
         )
 
     def _stop(self, n: int) -> None:
@@ -178,7 +178,7 @@ class HandlerChild:
 
     # -- in any thread ---------------------------------------------------------------------------------------------
 
-    def _tell(self, n: int, kind: str, step: str, data: Mapping[str, Any]) -> None:
+    def _emit(self, n: int, kind: str, step: str, data: Mapping[str, Any]) -> None:
         event = checked_event(kind, step, data)
         job = self._job
         if job is None or job.run.n != n:

@@ -18,9 +18,9 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: As large as `limits.result_bytes` can be made.
+#: Largest result in bytes: the upper bound of `limits.result_bytes`.
 RESULT_BYTES = 64_000_000
-#: Nothing that is said is larger: a payload, written out again, has at most six bytes for each that it had.
+#: Largest frame in bytes, for payloads and results: JSON that is encoded again takes up to six bytes for one.
 MOST_BYTES = 100_000_000
 
 _LENGTH = struct.Struct("!I")
@@ -36,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     task: str
     attempt: int
     max_attempts: int
-    #: Until its attempt is stopped.
+    #: Seconds until the attempt is stopped.
     left_s: float
     payload: dict[str, Any]
 

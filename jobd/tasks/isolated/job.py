@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobd.tasks.isolated.process import HandlerProcess
     from jobd.tasks.runner import Context
 
-#: How long a job that is told to stop may take before its process is killed. One that heeds it keeps its process warm.
+#: Seconds that a cancelled job has to return before its process is killed; a job that returns keeps the process warm.
 GRACE_S = 0.5
 
 
@@ -75,7 +75,7 @@ class IsolatedJob:
         self.n = n
         self.context = context
         self.emitter = EventEmitter(context)
-        #: stdout and stderr.
+        #: Lines of stdout and of stderr.
         self.lines = LogLines(self.emitter), LogLines(self.emitter)
         self.is_asked = False
         self.is_done = False
@@ -101,7 +101,7 @@ class IsolatedJob:
     def is_over(self) -> bool:
         return self.result is not None or self.failed is not None
 
-    def tell(self, event: EmittedEvent) -> None:
+    def emit(self, event: EmittedEvent) -> None:
         if not self.emitter.muted:
             try:
                 self.context.event(event.kind, event.data, event.step)

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     from jobd.tasks.isolated.job import IsolatedJob
 
-#: How long a process that is let go may take to end by itself.
+#: Seconds that a process has to end by itself after its pipe was closed.
 FAREWELL_S = 5.0
 READ_BYTES = 262_144
-#: What was printed before a job's answer is read before the answer counts; but no flood is read for ever.
+#: Reads of remaining output before the answer of a job is used; bounded, as a flood of output would not end.
 LAST_READS = 64
 
-#: It must find jobd and the handler where this process does, also if that is inside one file.
+#: Program of the child process; it gets our import path, as jobd may lie inside a zip file.
 _BOOT = """import os, sys
 sys.path[:] = os.environ.pop("JOBD_IMPORT_PATH").split("\\n")
 from jobd.tasks.isolated.child import main
@@ -55,15 +55,15 @@ class HandlerProcess:
         self.ready: Ready | None = None
         self.refused: str | None = None
         self.has_ended = False
-        #: Known when it is collected.
+        #: Set when the process was reaped (waitpid).
         self.exit_code: int | None = None
-        #: Jobs that it was given.
+        #: Number of jobs that the process was given.
         self.jobs = 0
-        #: Nothing more can be asked of it: it has ended, or what it says cannot be understood.
+        #: True once the process has ended or sent an invalid frame: it gets no more jobs.
         self.is_lost = False
-        #: What it said that cannot be understood.
+        #: Why a frame was invalid.
         self.nonsense = ""
-        #: Called when it ends, or turns out to be lost, while it has nothing to do.
+        #: Called when the process ends or is lost while it is idle.
         self.on_lost: Callable[[], None] = _nothing
         self._workdir = workdir
         self._requests: int | None = requests
@@ -73,9 +73,9 @@ class HandlerProcess:
         self._frames = Frames()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = anyio.Event()
-        #: The job that it runs.
+        #: The running job.
         self.job: IsolatedJob | None = None
-        #: The end of what was printed when no job ran: on import, above all.
+        #: End of the output outside of jobs, mostly from the import of the handler.
         self._early = b""
         self._farewell_at = 0.0
 
@@ -183,7 +183,7 @@ class HandlerProcess:
             if isinstance(said, Done):
                 raise BadFrame("an answer to a job that it does not run")
         elif isinstance(said, EmittedEvent):
-            job.tell(said)
+            job.emit(said)
         elif isinstance(said, Failed):
             job.failed = said
             self._news.set()

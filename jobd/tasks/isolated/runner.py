@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from jobd.config.model import Task
     from jobd.tasks.runner import Context
 
-#: How long the start of jobd waits for the first process.
+#: Seconds that the start of jobd waits for the first process to import the handler.
 IMPORT_S = 60.0
-#: How long processes with nothing to do may take to end when jobd does.
+#: Seconds that idle processes have to end when jobd stops.
 CLOSE_S = 1.0
-#: How often processes that were let go are looked after.
+#: Seconds between two checks whether released processes have ended.
 SWEEP_S = 0.1
-#: How much of what was printed explains a refused start.
+#: Characters of the output that are quoted when the handler cannot be imported.
 SAID_CHARS = 300
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,9 @@ class IsolatedRunner(Runner):
         self._watchdog = watchdog or Watchdog()
         self._task = task
         self._root = data_dir / ATTEMPTS
-        #: Those with nothing to do; the one that rested least is the next.
+        #: Idle processes, used last in, first out: the last has the warmest caches.
         self._idle: list[HandlerProcess] = []
-        #: Those that were let go and have not been seen to be gone.
+        #: Released processes that have not ended yet.
         self._leaving: list[HandlerProcess] = []
         self._is_sweeping = False
         self._is_closed = False

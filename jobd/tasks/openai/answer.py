@@ -16,7 +16,7 @@ import msgspec
 
 from jobd.tasks.runner import TaskFailed
 
-#: Far above what a result may have; it bounds the memory that an endless answer can take.
+#: Largest answer in characters, far above what a result may have: bounds the memory of an endless answer.
 MAX_ANSWER_CHARS = 16 * 1024 * 1024
 
 
@@ -50,11 +50,11 @@ class Choice(_Wire, frozen=True, kw_only=True):
 
 
 class CompletionChunk(_Wire, frozen=True, kw_only=True):
-    #: The last one has none and tells the usage.
+    #: Empty in the last chunk, which carries the usage.
     choices: list[Choice] | None = None
     model: str | None = None
     usage: dict[str, Any] | None = None
-    #: A server that fails after it began to answer can only say so here.
+    #: Error of a server that had already answered 200.
     error: Any = None
 
 
@@ -82,7 +82,7 @@ class _Call:
 
 
 class StreamedAnswer:
-    """Gathers chunks. It is whole once the server said so, by a finish reason or by the end mark of the stream."""
+    """Joins chunks. The answer is whole after a finish reason or the end mark of the stream."""
 
     def __init__(self, model: str) -> None:
         self.is_whole = False
@@ -93,7 +93,7 @@ class StreamedAnswer:
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
         self._chars = 0
-        #: Chunks that brought something: the count of tokens where the server gives none.
+        #: Number of chunks with content: used as the token count if the server sends none.
         self._pieces = 0
         self._asked_at = time.monotonic()
         self._first_at = self._last_at = 0.0
@@ -161,8 +161,8 @@ class StreamedAnswer:
         }
 
     def _tokens(self) -> int:
-        told = (self._usage or {}).get("completion_tokens")
-        return told if isinstance(told, int) and told >= 0 else self._pieces
+        count = (self._usage or {}).get("completion_tokens")
+        return count if isinstance(count, int) and count >= 0 else self._pieces
 
     def _rate(self, tokens: int) -> float | None:
         """Of those after the first, whose time is mostly that of the prompt; None when they came at once."""

@@ -34,7 +34,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
 
 class UpstreamFailures:
-    """Of one server; `key` is what must not be shown."""
+    """Failures of one server as TaskFailed; `key` is the API key, which must not be shown."""
 
     def __init__(self, server: str, key: str) -> None:
         self._server = server
@@ -42,18 +42,18 @@ class UpstreamFailures:
 
     def by_status(self, status: int, text: str, headers: Mapping[str, str]) -> TaskFailed:
         retry_after = headers.get("retry-after", "")[:MAX_RETRY_AFTER_CHARS]
-        told = f"{self._server} answered {status}{f' (Retry-After: {retry_after})' if retry_after else ''}: {text}"
+        text = f"{self._server} answered {status}{f' (Retry-After: {retry_after})' if retry_after else ''}: {text}"
         if status in (429, 503):
-            return TaskFailed("upstream_busy", self._safe(told))
+            return TaskFailed("upstream_busy", self._safe(text))
         if status in (408, 409) or status >= 500:
-            return TaskFailed("upstream_error", self._safe(told))
-        return TaskFailed("upstream_refused", self._safe(told), retryable=False)
+            return TaskFailed("upstream_error", self._safe(text))
+        return TaskFailed("upstream_refused", self._safe(text), retryable=False)
 
     def in_stream(self, error: object) -> TaskFailed:
         """A server that had already answered 200 can only send the status along with the error."""
         code = error.get("code") if isinstance(error, dict) else None
         status = code if isinstance(code, int) and 400 <= code < 600 else 500
-        return self.by_status(status, _told(error), {})
+        return self.by_status(status, _message_in(error), {})
 
     def by_loss(self, error: httpx.RequestError, *, has_begun: bool) -> TaskFailed:
         why = str(error) or type(error).__name__
@@ -85,10 +85,10 @@ def error_text(body: bytes, reason: str) -> str:
         found = json.loads(body)
     except ValueError:
         return body.decode("utf-8", "replace").strip() or reason
-    return _told(found.get("error", found) if isinstance(found, dict) else found)
+    return _message_in(found.get("error", found) if isinstance(found, dict) else found)
 
 
-def _told(error: object) -> str:
+def _message_in(error: object) -> str:
     """OpenAI has an object with a message, Ollama a text, FastAPI a `detail`."""
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error

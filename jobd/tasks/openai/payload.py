@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 #: Where the documents of a question go; each is numbered, so that an answer can say which it used.
 GROUNDED = "Answer the question from these documents. If they do not hold the answer, say so."
-#: Kinds of messages that tell the model how to behave.
+#: Roles of messages that instruct the model.
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
-#: The name of an unknown field may be long.
+#: Characters of a validation error that are shown; it may quote a long field name.
 MAX_MESSAGE_CHARS = 500
 
 _T = TypeVar("_T")

@@ -31,7 +31,7 @@ from jobd.tasks.openai.answer import CompletionChunk, Embeddings, StreamedAnswer
 from jobd.tasks.openai.failures import UpstreamFailures, error_text
 from jobd.tasks.openai.payload import chat_body, embed_body
 from jobd.tasks.runner import Runner, TaskFailed
-from jobd.wire.sse import Parser
+from jobd.wire.sse import SseParser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -47,7 +47,7 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepal
 #: How a stream says that it is whole, and how long its connection may then take to be ready for the next job.
 END_MARK = "[DONE]"
 END_S = 0.5
-#: One event of a stream; an answer that is not streamed; what is read of an error.
+#: Largest sizes in bytes: of one event of a stream, of an answer that is not streamed, of an error that is read.
 MAX_EVENT_BYTES = 1024 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 64 * 1024
@@ -95,7 +95,7 @@ class OpenAIRunner(Runner):
 
     @contextlib.asynccontextmanager
     async def _asked(self, path: str, body: Mapping[str, Any], context: Context) -> AsyncIterator[httpx.Response]:
-        """The good answer to a request, to be read within; failures to get or to read it are told as TaskFailed."""
+        """The good answer to a request, to be read within; failures raise TaskFailed."""
         headers, left_s = self._authorization(), context.left_s
         timeout = httpx.Timeout(left_s, connect=min(CONNECT_TIMEOUT_S, left_s))
         has_begun = False
@@ -180,7 +180,7 @@ class _Events:
 
     def __init__(self) -> None:
         self.waiting = 0
-        self._parser = Parser()
+        self._parser = SseParser()
 
     def feed(self, part: bytes) -> Iterator[str]:
         self.waiting += len(part)
