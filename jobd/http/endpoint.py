@@ -72,6 +72,7 @@ class Endpoint(NamedTuple):
 #: `get(path, scope, handler, summary, answers=..., ...)`: an endpoint of that method.
 get = partial(Endpoint, "GET")
 post = partial(Endpoint, "POST")
+patch = partial(Endpoint, "PATCH")
 
 
 def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from jobd.http.body import read_json
-from jobd.http.endpoint import Call, Endpoint, json_answer
+from jobd.http.endpoint import Call, Endpoint, json_answer, post
 from jobd.http.tickets import MISSING, TICKET_ID, person, ticket_id_in
 from jobd.wire import tickets as wire
 
@@ -49,8 +49,12 @@ def _endpoint(
 
     handler.__name__ = f"{kind.lower()}_ticket"  # the operationId in the OpenAPI document
     path = f"/v1/tickets/{{id}}/{kind.lower().replace('_', '-')}"
-    return Endpoint(
-        *("POST", path, "client", handler, summary, {200: wire.Ticket}),
+    return post(
+        path,
+        "client",
+        handler,
+        summary,
+        answers={200: wire.Ticket},
         problems=(*MISSING, *problems, "version_moved"),
         body=body,
         parameters=(TICKET_ID,),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from jobd.http.endpoint import Call, Endpoint, Parameter
+from jobd.http.endpoint import Call, Parameter, get
 from jobd.http.events import HEARTBEAT_S, MEDIA_TYPE, NOW, EventStream, event_part
 from jobd.http.query import read_query
 from jobd.http.tickets import MISSING, TICKET_ID, ticket_id_in
@@ -75,10 +75,12 @@ def _cursor_of(request: Request) -> int | None:
 
 
 ENDPOINTS = (
-    Endpoint(
-        *("GET", "/v1/tickets/{id}/events", "client", ticket_events),
+    get(
+        "/v1/tickets/{id}/events",
+        "client",
+        ticket_events,
         "Follow what happens to a ticket, live or from any event on",
-        {200: None},
+        answers={200: None},
         problems=("bad_cursor", "cursor_ahead", *MISSING, "invalid"),
         parameters=PARAMETERS,
         media_type=MEDIA_TYPE,

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
-from jobd.http.endpoint import Call, Endpoint, Parameter, json_answer
+from jobd.http.endpoint import Call, Parameter, get, json_answer, patch, post
 from jobd.http.jobs import IDEMPOTENCY_KEY
 from jobd.http.query import read_query
 from jobd.http.submit import idempotency_key, key_in
@@ -144,33 +144,58 @@ DRAFT_PROBLEMS = (
     *("bad_gate", "bad_schema", "blocker_cycle", "too_large", "unknown_blocker", "unknown_gate", "unknown_task"),
 )
 ENDPOINTS = (
-    Endpoint(
-        *("POST", "/v1/tickets", "client", create_ticket, "Write a ticket; it waits for an approval"),
-        {201: wire.Ticket},
-        (*DRAFT_PROBLEMS, "disk_low", "bad_idempotency_key", "idempotency_mismatch", "key_busy", "gone_ticket"),
-        wire.CreateTicket,
-        (KEY,),
+    post(
+        "/v1/tickets",
+        "client",
+        create_ticket,
+        "Write a ticket; it waits for an approval",
+        answers={201: wire.Ticket},
+        problems=(
+            *DRAFT_PROBLEMS,
+            "disk_low",
+            "bad_idempotency_key",
+            "idempotency_mismatch",
+            "key_busy",
+            "gone_ticket",
+        ),
+        body=wire.CreateTicket,
+        parameters=(KEY,),
         headers={"Location": "Where the ticket can be read."},
     ),
-    Endpoint(
-        *("GET", "/v1/tickets", "client", get_tickets, "List tickets, newest first", {200: wire.TicketPage}),
+    get(
+        "/v1/tickets",
+        "client",
+        get_tickets,
+        "List tickets, newest first",
+        answers={200: wire.TicketPage},
         problems=("invalid",),
         parameters=FILTERS,
     ),
-    Endpoint(
-        *("GET", "/v1/tickets/{id}", "client", get_ticket, "Read a ticket", {200: wire.Ticket}),
+    get(
+        "/v1/tickets/{id}",
+        "client",
+        get_ticket,
+        "Read a ticket",
+        answers={200: wire.Ticket},
         problems=(*MISSING, "invalid"),
         parameters=(TICKET_ID,),
     ),
-    Endpoint(
-        *("PATCH", "/v1/tickets/{id}", "client", edit_ticket, "Change a ticket that is still NEW"),
-        {200: wire.Ticket},
-        (*DRAFT_PROBLEMS, *MISSING, "not_new"),
-        wire.EditTicket,
-        (TICKET_ID,),
+    patch(
+        "/v1/tickets/{id}",
+        "client",
+        edit_ticket,
+        "Change a ticket that is still NEW",
+        answers={200: wire.Ticket},
+        problems=(*DRAFT_PROBLEMS, *MISSING, "not_new"),
+        body=wire.EditTicket,
+        parameters=(TICKET_ID,),
     ),
-    Endpoint(
-        *("GET", "/v1/tickets/{id}/trail", "client", get_trail, "The whole history of a ticket", {200: wire.Trail}),
+    get(
+        "/v1/tickets/{id}/trail",
+        "client",
+        get_trail,
+        "The whole history of a ticket",
+        answers={200: wire.Trail},
         problems=(*MISSING, "invalid"),
         parameters=(TICKET_ID,),
     ),

@@ -14,37 +14,26 @@ TOP = Path(jobd.__file__).parent
 KNOWN = """
 Attempt     client lifecycle wire    a row, and the object of the contract made from it
 Call        http stream
-Caller      client dispatch
-Claim       job tickets
 ClaimedJob  lifecycle wire           a row, and the object of the contract made from it
-Claims      tickets worker
-Client      bench client
 DeadLetter  client job wire          an outcome of the machine, and the object of the contract
 Desk        dispatch tickets
 Event       client job wire          the object of the contract; in `wire` that of a ticket, which OpenAPI calls so
-Fail        job tickets
 Follower    client follow
-Heartbeat   job wire                 a command of the model, and the object of the contract
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
 Holder      engine lifecycle
 Job         client lifecycle
 JobSummary  lifecycle wire           a row, and the object of the contract made from it
 Lease       job leases
-Line        bench leases
 Place       cli lifecycle tickets worker
-QueueFull   engine lifecycle
-Rates       bench cli
 Readiness   http tickets             OpenAPI calls the answer of /readyz so
 Refused     client tickets
-Report      bench
-Round       bench
 Runner      tasks tickets
 Section     cli config
 Seen        cli store
-Server      bench config
 Session     store worker
 Told        job lifecycle
 Transition  job tickets
+Transport   client stream
 Worker      client wire worker
 _Line       client dispatch worker
 """
