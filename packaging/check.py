@@ -3,7 +3,7 @@
 that depend on the version of Python (marked `every_python`, see tests/conftest.py).
 
 Needs only Python with its venv module. Each interpreter gets a virtual environment, .venv-3.X, made from the
-hash-pinned lock and made anew when the lock changes.
+hash-pinned lock and made again when the lock changes.
 
     python3 packaging/check.py                     all of it
     python3 packaging/check.py --slow              the minutes-long suites too, and all tests on both

@@ -63,9 +63,9 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """What was in the database at the moment of the backup."""
 
     tables: dict[str, int]
-    #: By status.
+    #: Number of jobs by status.
     jobs: dict[str, int]
-    #: On disk, indexes included.
+    #: Size of the database on disk, indexes included.
     database_bytes: int
     result_files: int
     result_bytes: int

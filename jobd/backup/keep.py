@@ -93,7 +93,7 @@ async def bytes_needed(connection: Connection) -> int:
 
 @contextlib.contextmanager
 def kept_file(path: Path) -> Iterator[BinaryIO]:
-    """A new file in the folder of automatic backups, which belongs to whoever has the data directory.
+    """A new file in the folder of automatic backups, which belongs to the owner of the data directory.
 
     That need not be us: what root makes in the data directory of another user's jobd must be that user's, who is to go
     on with it, and who may have put a link there.

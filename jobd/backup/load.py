@@ -4,7 +4,7 @@ The backup was taken from a world that may have gone on. So that nothing of that
 
 - Jobs that were running are handed back, which makes their holders' tokens worthless. They are not charged for the
   attempt: nobody failed. Tickets in hand are free again.
-- The installation gets a new name. Any Redis that knew the old one is told apart by it, with all its messages.
+- The installation gets a new name. A Redis that knew the old one is recognised by it, and its messages are ignored.
 
 Idempotency keys, tokens and the audit table are as they were.
 """

@@ -4,8 +4,9 @@
     {data_dir}/results        moved out of it first
     {data_dir}/postgres       moved out of it last: from that moment on the restore has happened
 
-While there is `restoring` and no `postgres`, a start is refused (see datadir.py) and another restore begins anew. It is
-inside the directory and not beside it, since the directory may be a mount of its own, or its parent not ours to write.
+While there is `restoring` and no `postgres`, a start is refused (see host/data_dir.py) and another restore starts from
+the beginning. It is inside the directory and not beside it, since the directory may be a mount of its own, or its
+parent not ours to write.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jobd.servers.program import clear_orphans
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-#: What a start or a restore that came to nothing may have left in an otherwise empty directory.
+#: Files that a failed start or restore may leave in an otherwise empty directory.
 TRACES = {"jobd.lock", "run"}
 
 

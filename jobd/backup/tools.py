@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteReceiveStream, Process
 
 READ_BYTES = 1 << 18
-#: What is remembered of its complaints.
+#: Bytes of the program's standard error that are kept for the error message.
 COMPLAINT_BYTES = 4096
 
 

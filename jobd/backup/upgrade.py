@@ -1,6 +1,6 @@
 """`jobd upgrade-check`: what `jobd serve` would do with a data directory, without doing it.
 
-To look into the database of a jobd that does not run, its Postgres is started for a moment.
+To read the database of a jobd that does not run, its Postgres is started for a moment.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     #: refused: see `why`
     verdict: Literal["first start", "current", "migrate", "refused"]
     jobd: str = jobd.__version__
-    #: The schema that this jobd brings it to.
+    #: The number of the newest migration that this jobd has.
     knows: int
-    #: The schema it has; None: unknown.
+    #: The number of the newest migration that the data has; None: unknown.
     schema: int | None = None
     pending: list[str] = []
-    #: What the automatic backup may take; None: none would be made.
+    #: Most bytes that the automatic backup takes; None: none would be made.
     backup_bytes: int | None = None
     free_bytes: int | None = None
     why: str = ""

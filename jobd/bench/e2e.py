@@ -38,19 +38,22 @@ MAKE_FLOOR_TABLES = statement("make_floor_tables", "jobd.bench")
 INSERT_FLOOR = statement("insert_floor", "jobd.bench")
 UPDATE_FLOOR = statement("update_floor", "jobd.bench")
 
+#: Jobs of one insert, rows and messages of one floor call: what the engine batches at most.
 BATCH = 500
+#: Coroutines that take and complete jobs.
 CONSUMERS = 8
-#: Jobs that each of them takes at once.
+#: Jobs that each consumer takes at once.
 TAKES = 125
 QUEUES = ("default",)
-#: Single jobs whose way is timed, in each round.
+#: Single jobs whose latency is measured, in each round.
 SINGLES = 200
+#: Seconds between two single jobs, so that the node is idle again, and between two checks of the outbox.
 PAUSE_S = 0.005
 PROFILE_LINES = 25
 
 
 class E2eRound(msgspec.Struct, frozen=True, kw_only=True):
-    #: Jobs per second, until the last is finished and told.
+    #: Jobs per second, until the last is finished and published.
     jobs: float
     #: Floors, rows and messages per second.
     postgres: float
@@ -119,7 +122,7 @@ async def profile(jobs: int) -> list[str]:
 
 
 async def drain(node: Node, jobs: int) -> float:
-    """Jobs per second from the first insert until the last one's end is told."""
+    """Jobs per second from the first insert until the end of the last is published."""
     left = anyio.Event()
     finished = 0
 

@@ -84,7 +84,7 @@ class EngineReport(Machine, frozen=True, kw_only=True):
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
-    #: The share of the time in which this process works; the rest it waits for Postgres.
+    #: Share of the time, from 0 to 1, in which this process works; the rest it waits for Postgres.
     python: float
     #: cProfile's table of the functions that take most themselves.
     busiest: list[str]

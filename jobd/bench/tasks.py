@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 
 BENCH_PROGRESS = statement("bench_progress", "jobd.bench")
 
-#: Each with how many jobs of a round it gets: starting a program takes its time.
+#: Ways of running, each with the share of a round's jobs that it gets: starting a program is slow.
 WAYS = {"async": 1.0, "thread": 1.0, "isolated": 1.0, "command": 0.1, "worker": 1.0}
+#: Single jobs whose latency is measured, for each way in each round.
 SINGLES = 30
-LOOK_S = 0.05
-#: A queue that has not been emptied by then hangs.
+#: Seconds between two checks whether a queue is empty.
+POLL_S = 0.05
+#: Seconds after which a queue that is not empty counts as hung.
 PATIENCE_S = 300.0
 
 CONFIG = """
@@ -153,7 +155,7 @@ async def _drain(client: AsyncClient, database: asyncpg.Connection[asyncpg.Recor
                 raise ServerFailed(f"{row['ended_badly']} jobs of task {way} failed; jobd doctor may know why")
             if row["done"] == jobs:
                 return jobs / max(float(row["seconds"]), 1e-6)
-            await anyio.sleep(LOOK_S)
+            await anyio.sleep(POLL_S)
 
 
 async def _latencies(client: AsyncClient, way: str) -> list[float]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
-#: For an answer of jobd.
+#: Timeout of a request in seconds; a person waits at the prompt.
 TIMEOUT_S = 1.0
-#: Newest jobs that are looked at.
+#: How many of the newest jobs or tickets are offered: one page of the API.
 PAGE = 100
 PROGRAM, VARIABLE = "jobd", "_JOBD_COMPLETE"
 
@@ -81,11 +81,11 @@ complete_queues = _completer(lambda client: ((queue.name, "") for queue in clien
 @contextmanager
 def _client(ctx: click.Context) -> Iterator[Client]:
     from jobd import Client
-    from jobd.cli.target import place_of
+    from jobd.cli.target import cli_target_of
 
-    said: Any = ctx.params.get
-    place = place_of(said("url"), said("token_file"), said("file"), said("data_dir"))
-    with Client(place.url, place.token, TIMEOUT_S, patience_s=0.0) as client:
+    option: Any = ctx.params.get
+    target = cli_target_of(option("url"), option("token_file"), option("file"), option("data_dir"))
+    with Client(target.url, target.token, TIMEOUT_S, patience_s=0.0) as client:
         yield client
 
 

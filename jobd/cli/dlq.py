@@ -17,7 +17,7 @@ from jobd.cli.listing import limit_option, pages, show_json
 from jobd.cli.running import show_progress
 from jobd.cli.show import moment, note
 from jobd.cli.table import Column, ago, is_terminal, show_rows
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from jobd import Client
     from jobd.client import Redriven
 
-#: Letters of one call; the fewer, the sooner there is progress to show.
+#: Dead letters retried by one request; small, so that progress shows early.
 BATCH = 200
-#: Letters that are counted before a question; more are "at least so many".
+#: Dead letters counted before the confirmation prompt; beyond that it says "and perhaps more".
 COUNTED = 1_000
-#: On a terminal, more than so many are not listed one by one.
+#: On a terminal, retried jobs listed one by one; beyond that only their number is printed.
 LISTED = 20
 
 LETTER_COLUMNS = (
@@ -52,7 +52,7 @@ def dlq() -> None:
 @click.option("--queue", metavar="NAME", help="Only jobs of this queue.", shell_complete=complete_queues)
 @limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@where_options
+@client_options
 def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as_json: bool) -> None:
     """List dead letters, newest first.
 
@@ -66,7 +66,10 @@ def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as
         show_json(letters)
         return
     when = ago if is_terminal() else moment
-    rows = ((one.job_id, one.task, one.queue, when(one.at_ts), one.reason, one.redriven_to) for one in letters)
+    rows = (
+        (letter.job_id, letter.task, letter.queue, when(letter.at_ts), letter.reason, letter.redriven_to)
+        for letter in letters
+    )
     show_rows(LETTER_COLUMNS, rows, nothing="no dead letters")
 
 
@@ -77,7 +80,7 @@ def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as
 @click.option("--queue", metavar="NAME", help="With --all: only jobs of this queue.", shell_complete=complete_queues)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object a line: {"from": OLD, "to": NEW}.')
-@where_options
+@client_options
 def dlq_retry(
     client: Client,
     job_ids: Sequence[str],
@@ -106,7 +109,7 @@ def dlq_retry(
     retried = list(_shown(_retry_all(client, task, queue) if every else _retry(client, job_ids), as_json))
     if every and is_terminal() and not as_json:
         click.echo(f"{len(retried)} jobs run again" if retried else "there is nothing to run again")
-    done = {str(one.old) for one in retried}
+    done = {str(job.old) for job in retried}
     if left := [job_id for job_id in job_ids if job_id.lower() not in done]:
         note(f"no dead letter, or runs again already: {', '.join(left)}; `jobd retry` runs one again all the same")
         sys.exit(1)
@@ -114,7 +117,7 @@ def dlq_retry(
 
 def _is_wanted(client: Client, task: str | None, queue: str | None) -> bool:
     letters = pages(client.dead_letters, "letters", COUNTED + 1, task=task, queue=queue)
-    waiting = sum(1 for one in islice(letters, COUNTED) if one.redriven_to is None)
+    waiting = sum(1 for letter in islice(letters, COUNTED) if letter.redriven_to is None)
     more = " and perhaps more" if next(letters, None) is not None else ""
     which = "".join(f" of {kind} {name}" for kind, name in (("task", task), ("queue", queue)) if name)
     if not waiting and not more:
@@ -143,11 +146,11 @@ def _retry_all(client: Client, task: str | None, queue: str | None) -> Iterator[
 
 
 def _shown(retried: Iterator[Redriven], as_json: bool) -> Iterator[Redriven]:
-    for number, one in enumerate(retried):
+    for number, job in enumerate(retried):
         if as_json:
-            click.echo(msgspec.json.encode(one))
+            click.echo(msgspec.json.encode(job))
         elif not is_terminal():
-            click.echo(f"{one.old}\t{one.new}")
+            click.echo(f"{job.old}\t{job.new}")
         elif number < LISTED:
-            click.echo(f"{one.old} -> {one.new}")
-        yield one
+            click.echo(f"{job.old} -> {job.new}")
+        yield job

@@ -1,4 +1,4 @@
-"""Following a job on a terminal or into a pipe, telling how it ended, and leaving it on Ctrl-C.
+"""Following a job on a terminal or into a pipe, showing how it ended, and leaving it on Ctrl-C.
 
 Tokens go to standard output as they come, all else as lines to standard error; there, on a terminal, progress is a
 bar that is written over.
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from jobd.client import Event, Job
 
 INTERRUPTED = 130
-#: What a command that waits for a job ends with, by the job's status.
+#: Exit code of a command that waits for a job, by the job's final status.
 OUTCOMES = {"done": 0, "error": 1, "canceled": 3}
 BAR_CELLS = 24
-#: For the word that a job was canceled; its worker hears of it at its next heartbeat at the latest.
+#: Seconds to wait until a canceled job has stopped; its worker learns of the cancel at its next heartbeat.
 CANCEL_S = 120.0
 
 

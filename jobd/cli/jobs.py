@@ -16,7 +16,7 @@ from jobd.cli.follow import INTERRUPTED, OUTCOMES, Followed, leave, show_outcome
 from jobd.cli.payload import merged, read_payload, read_values
 from jobd.cli.show import job_lines, note
 from jobd.cli.table import is_terminal
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 @click.option("--queue", metavar="NAME", help="Default: the task's own.", shell_complete=complete_queues)
 @click.option("--priority", type=int, metavar="N", help="Higher goes first; a point is worth a minute of waiting.")
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="With --wait: for at most so many seconds.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="With --wait: wait at most S seconds.")
 @click.option("--follow", is_flag=True, help="Print tokens, progress and log lines as they come, and wait for the end.")
 @click.option("--cancel-on-interrupt", is_flag=True, help="With --wait or --follow: Ctrl-C cancels the job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the job as a JSON object; --follow: each event, too.")
-@where_options
+@client_options
 def submit(
     client: Client,
     task: str,
@@ -86,8 +86,8 @@ def submit(
         raise click.UsageError("--timeout goes with --wait, and not with --follow")
     if cancel_on_interrupt and not (wait or follow):
         raise click.UsageError("--cancel-on-interrupt goes with --wait or --follow")
-    said = {"queue": queue, "priority": priority}
-    options: Any = {name: value for name, value in said.items() if value is not None}
+    given = {"queue": queue, "priority": priority}
+    options: Any = {name: value for name, value in given.items() if value is not None}
     try:
         job = client.submit(task, merged(payload, values), **options)
     except KeyboardInterrupt:
@@ -112,7 +112,7 @@ def submit(
 @click.argument("job_id", metavar="JOB", shell_complete=complete_jobs())
 @click.option("--result", "only_result", is_flag=True, help="Only the result, as JSON, however large it is.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-@where_options
+@client_options
 def get_job(client: Client, job_id: str, only_result: bool, as_json: bool) -> None:
     """Show a job: where it stands, why it waits, its attempts, its result or error.
 
@@ -132,7 +132,7 @@ def get_job(client: Client, job_id: str, only_result: bool, as_json: bool) -> No
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs("queued", "running"))
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object a job.")
-@where_options
+@client_options
 def cancel(client: Client, job_ids: Sequence[str], as_json: bool) -> None:
     """Cancel jobs: at once if they wait, by way of their worker if they run. Exit code 5 if one has ended already.
 
@@ -144,8 +144,8 @@ def cancel(client: Client, job_ids: Sequence[str], as_json: bool) -> None:
 
     def cancel_one(job_id: str) -> None:
         answer = client.cancel(job_id)
-        told = "asked to stop; its worker hears of it at its next heartbeat"
-        text = "canceled" if answer.status == "canceled" else told
+        asked = "asked to stop; its worker hears of it at its next heartbeat"
+        text = "canceled" if answer.status == "canceled" else asked
         click.echo(msgspec.json.encode(answer) if as_json else f"job {answer.job_id}: {text}")
 
     for_each(job_ids, cancel_one)
@@ -154,7 +154,7 @@ def cancel(client: Client, job_ids: Sequence[str], as_json: bool) -> None:
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs("error"))
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object a new job.")
-@where_options
+@client_options
 def retry(client: Client, job_ids: Sequence[str], as_json: bool) -> None:
     """Run jobs that ended in error again, each as a new job, and print the new ids. Exit code 5 if one did not end so.
 

@@ -10,12 +10,12 @@ import click
 class Later(click.Command):
     """Stands for a command in the list of all; what it says of itself there is the first sentence of the real help."""
 
-    def __init__(self, name: str, place: str, short_help: str) -> None:
+    def __init__(self, name: str, location: str, short_help: str) -> None:
         super().__init__(name, short_help=short_help)
-        self._place = place
+        self._location = location
 
     def load(self) -> click.Command:
-        module, _, attribute = self._place.partition(":")
+        module, _, attribute = self._location.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
         return command
 

@@ -11,14 +11,14 @@ import msgspec
 from jobd.cli.completion import complete_queues, complete_tasks
 from jobd.cli.show import moment, note
 from jobd.cli.table import Column, ago, is_terminal, lasting, show_rows
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from jobd import Client
 
-#: The most that jobd answers at once.
+#: Most items of one page of the API.
 PAGE = 100
 
 JOB_COLUMNS = (
@@ -56,7 +56,7 @@ limit_option = click.option(
 @click.option("--queue", metavar="NAME", help="Only jobs of this queue.", shell_complete=complete_queues)
 @limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@where_options
+@client_options
 def list_jobs(
     client: Client, status: str | None, task: str | None, queue: str | None, limit: int, as_json: bool
 ) -> None:
@@ -103,14 +103,14 @@ def pages(read: Callable[..., Any], name: str, limit: int, **filters: str | None
     return islice(every(), limit)
 
 
-def show_json(found: Iterable[object]) -> None:
-    for one in found:
-        click.echo(msgspec.json.encode(one))
+def show_json(items: Iterable[object]) -> None:
+    for item in items:
+        click.echo(msgspec.json.encode(item))
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@where_options
+@client_options
 def queues(client: Client, as_json: bool) -> None:
     """Show every queue: whether it is paused, how many jobs stand where, and how fast they leave.
 
@@ -128,11 +128,11 @@ def queues(client: Client, as_json: bool) -> None:
         return
     rows = (
         (
-            *(one.name, "paused" if one.paused else "open", one.slots),
-            *(one.queued, one.running, one.done, one.error, one.canceled),
-            *(None if one.head_waits_s is None else lasting(one.head_waits_s), one.drain_per_s),
+            *(queue.name, "paused" if queue.paused else "open", queue.slots),
+            *(queue.queued, queue.running, queue.done, queue.error, queue.canceled),
+            *(None if queue.head_waits_s is None else lasting(queue.head_waits_s), queue.drain_per_s),
         )
-        for one in found
+        for queue in found
     )
     show_rows(QUEUE_COLUMNS, rows, nothing="no queues")
 
@@ -140,7 +140,7 @@ def queues(client: Client, as_json: bool) -> None:
 @click.command()
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, metavar="N", help="At most.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@where_options
+@client_options
 def workers(client: Client, limit: int, as_json: bool) -> None:
     """Show who holds jobs right now, the longest silent first. One that waits for a job is not listed.
 
@@ -158,8 +158,8 @@ def workers(client: Client, limit: int, as_json: bool) -> None:
     is_table = is_terminal()
     when = ago if is_table else moment
     rows = (
-        (one.kind, one.jobs, when(one.oldest_lease_ts), when(one.last_heartbeat_ts), one.worker_id)
-        for one in found.workers
+        (worker.kind, worker.jobs, when(worker.oldest_lease_ts), when(worker.last_heartbeat_ts), worker.worker_id)
+        for worker in found.workers
     )
     show_rows(WORKER_COLUMNS, rows, nothing="nobody holds a job now")
     if found.total > len(found.workers):
@@ -168,7 +168,7 @@ def workers(client: Client, limit: int, as_json: bool) -> None:
 
 @click.command()
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
-@where_options
+@client_options
 def pause(client: Client, names: Sequence[str]) -> None:
     """Start no more jobs of a queue. What runs goes on, and new jobs are taken in.
 
@@ -182,7 +182,7 @@ def pause(client: Client, names: Sequence[str]) -> None:
 
 @click.command()
 @click.argument("names", metavar="QUEUE...", nargs=-1, required=True, shell_complete=complete_queues)
-@where_options
+@client_options
 def resume(client: Client, names: Sequence[str]) -> None:
     """Start jobs of a paused queue again.
 

@@ -1,4 +1,4 @@
-"""How commands run what is asynchronous, and show that they are at it."""
+"""How commands run asynchronous functions, and show progress."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-#: After so long a thread that computes lets the loop go on, which would else wait for five times as long at every turn.
-TURN_S = 0.001
+#: GIL switch interval in seconds; CPython's default of 5 ms delays the event loop behind every CPU-bound thread.
+SWITCH_INTERVAL_S = 0.001
 
 
 def run_async(function: Callable[..., Any], *args: object) -> Any:
-    sys.setswitchinterval(TURN_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         return anyio.run(function, *args, backend_options={"use_uvloop": True})
     except asyncio.CancelledError:  # what a Ctrl-C becomes before Python 3.11

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from jobd.client import Event, Job
 
-#: Where workers put the text of a token or a log line.
+#: Fields of an event's data that may hold its text, in order of preference.
 TEXT_FIELDS = ("t", "text", "token", "message", "line")
-#: All control characters but tab and line feed, and what turns the direction of text or ends a line unseen.
+#: Control characters except tab and line feed, and Unicode that changes text direction or breaks a line invisibly.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -108,8 +108,8 @@ def job_lines(job: Job) -> Iterator[str]:
 
 def _status(job: Job) -> str:
     if job.waiting is not None:
-        place = "" if job.waiting.position is None else f", {job.waiting.position} before it"
-        return f"{job.status} ({job.waiting.reason}{place})"
+        ahead = "" if job.waiting.position is None else f", {job.waiting.position} before it"
+        return f"{job.status} ({job.waiting.reason}{ahead})"
     return f"{job.status} (asked to stop)" if job.cancel_requested and not job.is_final else job.status
 
 

@@ -16,27 +16,27 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: A person waits in front of it; a jobd that is being restarted is back by then.
+#: Seconds for which a command tries to reach a jobd that is away; a restart of jobd takes less.
 PATIENCE_S = 3.0
 
 
-class Place(NamedTuple):
+class CliTarget(NamedTuple):
     url: str
-    #: None: JOBD_TOKEN, or none at all.
+    #: None: the client takes JOBD_TOKEN, if that is set.
     token: str | None
 
     def __repr__(self) -> str:
-        return f"<Place {self.url}>"
+        return f"<CliTarget {self.url}>"
 
 
-def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that say which jobd is meant, and hands the command its place."""
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that say which jobd is meant, and hands the command its target."""
 
     @functools.wraps(command)
-    def with_place(
+    def with_target(
         url: str | None, token_file: str | None, file: str | None, data_dir: str | None, **rest: Any
     ) -> None:
-        command(place_of(url, token_file, file, data_dir), **rest)
+        command(cli_target_of(url, token_file, file, data_dir), **rest)
 
     for option in (
         click.option("--data-dir", metavar="DIR", help="The jobd of this data directory (default: of the usual one)."),
@@ -44,25 +44,25 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--token-file", metavar="FILE", help="Holds the token (default: JOBD_TOKEN)."),
         click.option("--url", metavar="URL", help="http://host:port or unix:///path (default: JOBD_URL)."),
     ):
-        with_place = option(with_place)
-    return with_place
+        with_target = option(with_target)
+    return with_target
 
 
-def where_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The same, but hands the command a client."""
 
     @functools.wraps(command)
-    def with_client(place: Place, **rest: Any) -> None:
+    def with_client(target: CliTarget, **rest: Any) -> None:
         from jobd import Client  # not needed for --help
 
-        with Client(place.url, place.token, patience_s=PATIENCE_S) as client:
+        with Client(target.url, target.token, patience_s=PATIENCE_S) as client:
             command(client, **rest)
 
-    return place_options(with_client)
+    return target_options(with_client)
 
 
-def place_of(url: str | None, token_file: str | None, file: str | None, data_dir: str | None) -> Place:
-    return Place(url or url_of(file, data_dir), read_token(token_file))
+def cli_target_of(url: str | None, token_file: str | None, file: str | None, data_dir: str | None) -> CliTarget:
+    return CliTarget(url or url_of(file, data_dir), read_token(token_file))
 
 
 def url_of(file: str | None, data_dir: str | None) -> str:

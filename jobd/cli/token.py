@@ -134,7 +134,7 @@ def token_revoke(file: str | None, data_dir: str | None, name_or_id: str, as_jso
 class Made(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
-    #: Cannot be shown again.
+    #: The secret; only its hash is stored, so it cannot be shown again.
     token: str
 
 
@@ -142,7 +142,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     scopes: list[str]
-    #: None: all.
+    #: The queues of a worker token; None: all.
     queues: list[str] | None
     created_at: datetime
     expires_at: datetime | None
@@ -157,7 +157,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
     ids: list[str]
-    #: Tokens in the table that are still good.
+    #: Active tokens that are left in the table.
     left: int
 
 

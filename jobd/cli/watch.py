@@ -9,7 +9,7 @@ import click
 
 from jobd.cli.completion import complete_jobs
 from jobd.cli.follow import OUTCOMES, Followed, leave, show_outcome
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 
 if TYPE_CHECKING:
     from jobd import Client
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--cancel-on-interrupt", is_flag=True, help="Ctrl-C cancels the job instead of leaving it.")
 @click.option("--json", "as_json", is_flag=True, help="Each event, then the job, as a JSON object a line.")
-@where_options
+@client_options
 def watch(client: Client, job_id: str, since: str, cancel_on_interrupt: bool, as_json: bool) -> None:
     """Follow a job to its end: its text as it comes, its progress, and what came of it.
 

@@ -70,14 +70,14 @@ def worker(
     """
     if token is not None and token_file is not None:
         raise click.UsageError("--token and --token-file exclude each other")
-    from jobd.worker.worker import Place, Worker, with_queues  # not needed for --help
+    from jobd.worker.worker import RemoteWorker, WorkerTarget, with_queues  # not needed for --help
 
     loaded = load(file, data_dir)
     config = with_queues(with_own_folder(loaded.config, data_dir), queues, slots)
     logs.set_up(config.log.level, config.log.format, environ=os.environ)
     for text in loaded.notes:
         print_note(text)
-    made = Worker(config, Place(url, token or read_token(token_file), trusting(ca), no_wait))
+    made = RemoteWorker(config, WorkerTarget(url, token or read_token(token_file), trusting(ca), no_wait))
     served = ", ".join(f"{name} ({queue.slots})" for name, queue in config.queues.items() if queue.slots)
 
     def on_start() -> None:

@@ -1,9 +1,18 @@
 """The Python client of jobd: `Client`, and `AsyncClient` with the same methods.
 
-steps, retrying, following, calls, house,
-tickets                                     what each call does, written once and without any I/O
-sync, asynchronous                          how a step is taken: by blocking, by awaiting
-answers, errors                             what comes of it
+sansio          a call as values: it yields steps (send, open, read, pause) and does no I/O
+retrying        what is retried, for how long, and how an answer is decoded
+calls           submit, read, wait, list, cancel, retry
+operations      queues, workers, dead letters, stats
+tickets         tickets and decisions about them
+following       the events of a job or ticket, through lost connections
+target          where jobd is and the token, from arguments or variables
+http1           HTTP/1.1 as bytes: a request written, an answer read; no I/O
+transport       the route to jobd, its headers, idle connections: what both clients share
+sync            takes the steps by blocking
+asynchronous    takes them by awaiting
+answers         what calls return
+errors          what calls raise
 """
 
 from jobd.client.answers import (

@@ -10,18 +10,17 @@ import anyio
 from anyio.abc import SocketAttribute
 from anyio.streams.tls import TLSStream
 
-from jobd.client import calls
-from jobd.client import operations as house
-from jobd.client import tickets as desk
+from jobd.client import calls, operations
+from jobd.client import tickets as ticket_calls
 from jobd.client.answers import Event
 from jobd.client.http1 import BadReply, ReplyReader, TunnelReader
 from jobd.client.sansio import Lost, Open, Pause, Reply, Send
 from jobd.client.transport import (
     IDLE_CONNECTIONS,
     READ_BYTES,
+    BaseClient,
     ConnectFailed,
     Route,
-    Transport,
     may_be_reused,
 )
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jobd.client.following import EventFlow
-    from jobd.client.sansio import Flow, Request, Settings, Step
+    from jobd.client.sansio import ApiRequest, CallSettings, Flow, Step
 
 #: What a connection that breaks raises.
 _BROKEN = (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
@@ -125,7 +124,7 @@ class _AwaitedExchange:
         except (*_BROKEN, BadReply) as error:
             return Lost(str(error) or type(error).__name__)
 
-    async def _send(self, request: Request) -> Reply:
+    async def _send(self, request: ApiRequest) -> Reply:
         connection = await self._client._begin(request)
         try:
             timeout_s = self._client._answer_s(request)
@@ -141,7 +140,7 @@ class _AwaitedExchange:
         await self._client._put_back(connection)
         return connection.answer.reply(b"".join(parts))
 
-    async def _open(self, request: Request) -> Reply:
+    async def _open(self, request: ApiRequest) -> Reply:
         await self.close()
         self._silence_s = self._client._answer_s(request)
         self._stream = connection = await self._client._begin(request)
@@ -166,7 +165,7 @@ class _AwaitedExchange:
 
 
 def _call(
-    flow: Callable[Concatenate[Settings, P], Flow[T]],
+    flow: Callable[Concatenate[CallSettings, P], Flow[T]],
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     @functools.wraps(flow)
     async def call(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -176,7 +175,7 @@ def _call(
 
 
 def _stream(
-    flow: Callable[Concatenate[Settings, P], EventFlow],
+    flow: Callable[Concatenate[CallSettings, P], EventFlow],
 ) -> Callable[Concatenate[AsyncClient, P], AsyncGenerator[Event, None]]:
     @functools.wraps(flow)
     def stream(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Event, None]:
@@ -185,7 +184,7 @@ def _stream(
     return stream
 
 
-class AsyncClient(Transport):
+class AsyncClient(BaseClient):
     """Talks to a jobd. Arguments and methods are those of `jobd.Client`, the latter to be awaited.
 
         async with AsyncClient() as jobd:
@@ -206,24 +205,24 @@ class AsyncClient(Transport):
     retry = _call(calls.retry)
     result = _call(calls.result)
     result_json = _call(calls.result_json)
-    queues = _call(house.queues)
-    stats = _call(house.stats)
-    workers = _call(house.workers)
-    pause = _call(house.pause)
-    resume = _call(house.resume)
-    dead_letters = _call(house.dead_letters)
-    retry_dead_letters = _call(house.retry_dead_letters)
-    create_ticket = _call(desk.create_ticket)
-    edit_ticket = _call(desk.edit_ticket)
-    approve = _call(desk.approve)
-    reject = _call(desk.reject)
-    unblock = _call(desk.unblock)
-    reopen = _call(desk.reopen)
-    sign_off = _call(desk.sign_off)
-    ticket = _call(desk.ticket)
-    tickets = _call(desk.tickets)
-    trail = _call(desk.trail)
-    ticket_events = _stream(desk.ticket_events)
+    queues = _call(operations.queues)
+    stats = _call(operations.stats)
+    workers = _call(operations.workers)
+    pause = _call(operations.pause)
+    resume = _call(operations.resume)
+    dead_letters = _call(operations.dead_letters)
+    retry_dead_letters = _call(operations.retry_dead_letters)
+    create_ticket = _call(ticket_calls.create_ticket)
+    edit_ticket = _call(ticket_calls.edit_ticket)
+    approve = _call(ticket_calls.approve)
+    reject = _call(ticket_calls.reject)
+    unblock = _call(ticket_calls.unblock)
+    reopen = _call(ticket_calls.reopen)
+    sign_off = _call(ticket_calls.sign_off)
+    ticket = _call(ticket_calls.ticket)
+    tickets = _call(ticket_calls.tickets)
+    trail = _call(ticket_calls.trail)
+    ticket_events = _stream(ticket_calls.ticket_events)
 
     async def aclose(self) -> None:
         while self._idle:
@@ -235,7 +234,7 @@ class AsyncClient(Transport):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    async def _begin(self, request: Request) -> _AwaitedConnection:
+    async def _begin(self, request: ApiRequest) -> _AwaitedConnection:
         """A connection on which the request was sent; raises ConnectFailed while nothing of it can have arrived."""
         data = self._bytes_of(request)
         connection = await self._reused() or await self._connect()

@@ -21,17 +21,17 @@ from typing_extensions import Required, TypedDict, Unpack
 
 from jobd.client.answers import Job
 from jobd.client.errors import Conflict, WaitTimeout
-from jobd.client.following import EventFlow, Follower
+from jobd.client.following import EventFlow, StreamFollower
 from jobd.client.retrying import Patience, answered
-from jobd.client.sansio import Flow, Pause, Request, Settings
+from jobd.client.sansio import ApiRequest, CallSettings, Flow, Pause
 from jobd.wire import gateway as wire
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-#: How long jobd holds an answer at most while it waits for a job; proxies tend to cut after 60 s.
+#: Seconds of one long poll for the end of a job; proxies tend to cut a request after 60 s.
 HOLD_S = 30.0
-#: Before asking again when it did not hold it, as while it stops.
+#: Seconds before asking again when jobd answered a wait early, as it does while it stops.
 SHORT_S = 0.5
 GIVE_UP_S = 60.0
 
@@ -48,14 +48,14 @@ class Options(TypedDict, total=False):
     queue: str
     #: Higher goes first; a point is worth a minute of waiting.
     priority: int
-    #: Not before so many seconds from now; or not before `run_after`, which must have a time zone.
+    #: Seconds from now before which it does not start; or the instant `run_after`, which must have a time zone.
     delay_s: float
     run_after: datetime
-    #: The first included.
+    #: Attempts in all, the first included.
     max_attempts: int
-    #: Of one attempt.
+    #: Seconds that one attempt may take.
     timeout_s: float
-    #: How long Redis keeps what it knows of the job.
+    #: Seconds for which Redis keeps the finished job.
     ttl_s: int
     #: `active`: if a queued or running job does the same, that is the answer; `result`: a finished one, too.
     dedupe: Dedupe
@@ -72,7 +72,12 @@ class Submission(Options, total=False):
 
 
 def submit(
-    settings: Settings, task: str, payload: Payload, *, idempotency_key: str | None = None, **options: Unpack[Options]
+    settings: CallSettings,
+    task: str,
+    payload: Payload,
+    *,
+    idempotency_key: str | None = None,
+    **options: Unpack[Options],
 ) -> Flow[Job]:
     """Submit a job; returns as soon as jobd has it safe.
 
@@ -89,7 +94,7 @@ def submit(
 
 
 def submit_batch(
-    settings: Settings, jobs: Iterable[Submission], *, idempotency_key: str | None = None
+    settings: CallSettings, jobs: Iterable[Submission], *, idempotency_key: str | None = None
 ) -> Flow[list[wire.BatchEntry]]:
     """Submit up to 10 000 jobs in one commit: all of them or, if one is refused, none. Answers in their order."""
     submits = [_submit(**job) for job in jobs]
@@ -103,8 +108,8 @@ def submit_batch(
 
 
 def _submit(*, payload: Payload, **fields: Any) -> wire.Submit:
-    said = {name: value for name, value in fields.items() if value is not None}
-    return wire.Submit(payload=payload_json(payload), **said)
+    given = {name: value for name, value in fields.items() if value is not None}
+    return wire.Submit(payload=payload_json(payload), **given)
 
 
 def payload_json(payload: Payload) -> Raw:
@@ -115,23 +120,23 @@ def payload_json(payload: Payload) -> Raw:
     return Raw(text.encode("utf-8", "surrogatepass"))  # jobd has a name for that fault
 
 
-def _post_jobs(what: str, path: str, body: bytes, key: str | None) -> Request:
+def _post_jobs(what: str, path: str, body: bytes, key: str | None) -> ApiRequest:
     if key is not None and not re.fullmatch(r"[\x21-\x7e]{1,255}", key):
         raise ValueError(f"idempotency_key must be 1 to 255 visible ASCII characters (got {key[:64]!a})")
     headers = {"Idempotency-Key": key or secrets.token_urlsafe(18)}
-    return Request(what=what, method="POST", path=path, body=body, headers=headers)
+    return ApiRequest(what=what, method="POST", path=path, body=body, headers=headers)
 
 
 # -- read ---------------------------------------------------------------------------------------------------------
 
 
-def get(settings: Settings, job_id: JobId) -> Flow[Job]:
+def get(settings: CallSettings, job_id: JobId) -> Flow[Job]:
     """The job as it stands, with its attempts and, while it waits, why."""
     return answered(settings, _read_job(job_id), Job)
 
 
 def wait(
-    settings: Settings, job_id: JobId, timeout_s: float | None = None, *, give_up_s: float = GIVE_UP_S
+    settings: CallSettings, job_id: JobId, timeout_s: float | None = None, *, give_up_s: float = GIVE_UP_S
 ) -> Flow[Job]:
     """The job once it is done, error or canceled.
 
@@ -155,13 +160,13 @@ def wait(
             yield Pause(min(SHORT_S, until - now))
 
 
-def _read_job(job_id: JobId, hold_s: float = 0.0) -> Request:
+def _read_job(job_id: JobId, hold_s: float = 0.0) -> ApiRequest:
     query = {"wait_s": f"{hold_s:.3f}"} if hold_s else {}
-    return Request(what=f"job {job_id}", path=_job_path(job_id), query=query, hold_s=hold_s)
+    return ApiRequest(what=f"job {job_id}", path=_job_path(job_id), query=query, hold_s=hold_s)
 
 
 def list_jobs(
-    settings: Settings,
+    settings: CallSettings,
     *,
     status: wire.Status | None = None,
     task: str | None = None,
@@ -180,38 +185,40 @@ def list_jobs(
         "before": before,
     }
     query = {name: str(value) for name, value in filters.items() if value is not None}
-    return answered(settings, Request(what="list of jobs", path="/v1/jobs", query=query), wire.JobPage)
+    return answered(settings, ApiRequest(what="list of jobs", path="/v1/jobs", query=query), wire.JobPage)
 
 
-def events(settings: Settings, job_id: JobId, after: str | None = None, *, give_up_s: float = GIVE_UP_S) -> EventFlow:
+def events(
+    settings: CallSettings, job_id: JobId, after: str | None = None, *, give_up_s: float = GIVE_UP_S
+) -> EventFlow:
     """The events of the job from the first, or behind the event `after` (`now`: the newest), until it has ended.
 
     Each comes once and in order. A cut line or a restart of jobd is bridged; one that lasts longer than `give_up_s`
     raises Unavailable, and the last event's id is where to go on.
     """
-    return Follower(settings, f"{_job_path(job_id)}/events", f"events of job {job_id}", after, give_up_s).run()
+    return StreamFollower(settings, f"{_job_path(job_id)}/events", f"events of job {job_id}", after, give_up_s).run()
 
 
-def result(settings: Settings, job_id: JobId) -> Flow[Any]:
+def result(settings: CallSettings, job_id: JobId) -> Flow[Any]:
     """The result of a job that is done, however large. Raises NotFound if it has none."""
     return answered(settings, _read_result(job_id), Any)
 
 
-def result_json(settings: Settings, job_id: JobId) -> Flow[Raw]:
+def result_json(settings: CallSettings, job_id: JobId) -> Flow[Raw]:
     """The same as JSON text."""
     return answered(settings, _read_result(job_id), Raw)
 
 
-def _read_result(job_id: JobId) -> Request:
-    return Request(what=f"result of job {job_id}", path=f"{_job_path(job_id)}/result")
+def _read_result(job_id: JobId) -> ApiRequest:
+    return ApiRequest(what=f"result of job {job_id}", path=f"{_job_path(job_id)}/result")
 
 
 # -- change -------------------------------------------------------------------------------------------------------
 
 
-def cancel(settings: Settings, job_id: JobId) -> Flow[wire.CancelAnswer]:
+def cancel(settings: CallSettings, job_id: JobId) -> Flow[wire.CancelAnswer]:
     """Cancel the job: at once if it waits; its worker is told if it runs. Raises Conflict if it has ended otherwise."""
-    request = Request(what=f"cancel of job {job_id}", method="POST", path=f"{_job_path(job_id)}/cancel")
+    request = ApiRequest(what=f"cancel of job {job_id}", method="POST", path=f"{_job_path(job_id)}/cancel")
     try:
         return (yield from answered(settings, request, wire.CancelAnswer))
     except Conflict:
@@ -222,12 +229,12 @@ def cancel(settings: Settings, job_id: JobId) -> Flow[wire.CancelAnswer]:
         return wire.CancelAnswer(job_id=job.job_id, status=job.status, cancel_requested=True)
 
 
-def retry(settings: Settings, job_id: JobId) -> Flow[Job]:
+def retry(settings: CallSettings, job_id: JobId) -> Flow[Job]:
     """Run a job that ended in error again, as a new job: the answer. Raises Conflict if it did not end so.
 
     Each call makes a job; so after a cut line it is not tried again by itself, but raises Unreachable.
     """
-    request = Request(
+    request = ApiRequest(
         what=f"retry of job {job_id}", method="POST", path=f"{_job_path(job_id)}/retry", is_repeatable=False
     )
     return answered(settings, request, Job)

@@ -26,9 +26,9 @@ from jobd.client.sansio import Lost, Reply
 from jobd.errors import JobdError
 
 if TYPE_CHECKING:
-    from jobd.client.sansio import Request, Settings
+    from jobd.client.sansio import ApiRequest, CallSettings
 
-#: An answer may carry one of these because of a proxy, too, while jobd starts again.
+#: Statuses that are retried: jobd is busy, or a proxy answers for it while it restarts.
 PASSING = frozenset({429, 502, 503, 504})
 
 
@@ -58,7 +58,7 @@ class ApiProblem(ClientError):
         self.index = index
         #: To find the request in jobd's log.
         self.request_id = request_id
-        #: When jobd asks to be called again, if it said so.
+        #: Seconds of the `Retry-After` header, if there was one.
         self.retry_after_s = retry_after_s
 
 
@@ -109,7 +109,7 @@ class _Problem(msgspec.Struct, frozen=True):
     request_id: str = ""
 
 
-def error_of(settings: Settings, request: Request, answer: Reply | Lost) -> ClientError:
+def error_of(settings: CallSettings, request: ApiRequest, answer: Reply | Lost) -> ClientError:
     """What an answer that is not the wanted one means."""
     if isinstance(answer, Lost):
         return _unreachable(settings, request, answer.reason)
@@ -133,7 +133,7 @@ def error_of(settings: Settings, request: Request, answer: Reply | Lost) -> Clie
     )
 
 
-def _unreachable(settings: Settings, request: Request, reason: str) -> Unreachable:
+def _unreachable(settings: CallSettings, request: ApiRequest, reason: str) -> Unreachable:
     return Unreachable(
         request.what,
         status=0,
@@ -148,7 +148,7 @@ def _kind(status: int) -> type[ApiProblem]:
     return _OF_STATUS.get(status) or (Refused if status < 500 else ApiProblem)
 
 
-def _problem_in(settings: Settings, answer: Reply) -> _Problem:
+def _problem_in(settings: CallSettings, answer: Reply) -> _Problem:
     try:
         return msgspec.json.decode(answer.body, type=_Problem)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -157,5 +157,5 @@ def _problem_in(settings: Settings, answer: Reply) -> _Problem:
 
 
 def retry_after_s(answer: Reply) -> float | None:
-    said = answer.headers.get("retry-after", "")
-    return float(said) if said.isascii() and said.isdigit() and len(said) < 7 else None
+    value = answer.headers.get("retry-after", "")
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 7 else None

@@ -14,7 +14,7 @@ import msgspec
 from jobd.client.answers import Event, is_final
 from jobd.client.errors import BadAnswer
 from jobd.client.retrying import Patience, decoded, pause_or_raise
-from jobd.client.sansio import Lost, Open, Read, Reply, Request, Settings, Step
+from jobd.client.sansio import ApiRequest, CallSettings, Lost, Open, Read, Reply, Step
 from jobd.job.history import read_cursor
 from jobd.wire.milliseconds import ms
 from jobd.wire.sse import SseMessage, SseParser
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MEDIA_TYPE = "text/event-stream"
-#: Stands for the newest event there is.
+#: The cursor behind the newest event: only what comes after it is sent.
 NOW = "now"
-#: jobd says something every 15 s, and be it a comment; after so long beyond the usual time the line is dead.
+#: Read timeout of a stream in seconds, added to the usual one; jobd sends a comment every 15 s, and two may be late.
 SILENCE_S = 35.0
-#: Streams of an ended job that had nothing more to tell. One may have been cut short by a stop of jobd.
+#: An ended job is over after this many streams without an event; a single one may have been cut by a stop of jobd.
 ENOUGH_EMPTY = 2
 
 EventFlow: TypeAlias = Generator[Step | Event, Any, None]
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _JobEvent(msgspec.Struct, frozen=True):
     type: str
     ts: int
     step: str = ""
@@ -46,14 +46,14 @@ class _Hello(msgspec.Struct, frozen=True):
     after: str = ""
 
 
-class _Changed(msgspec.Struct, frozen=True):
+class _TicketEvent(msgspec.Struct, frozen=True):
     type: str
     at: datetime
     data: Any = None
 
 
-class Follower:
-    def __init__(self, settings: Settings, path: str, what: str, after: str | None, give_up_s: float) -> None:
+class StreamFollower:
+    def __init__(self, settings: CallSettings, path: str, what: str, after: str | None, give_up_s: float) -> None:
         self._settings = settings
         self._path = path
         self._what = what
@@ -73,17 +73,17 @@ class Follower:
                 return
             yield from pause_or_raise(self._settings, request, reply, self._patience)
 
-    def _request(self) -> Request:
+    def _request(self) -> ApiRequest:
         since = {} if self._last is None else {"Last-Event-ID": self._last}
-        # Compressed, events could come late: whoever compresses waits until it is worth it.
+        # Compressed, events could come late: a compressor buffers until it has enough.
         headers = {"Accept": MEDIA_TYPE, "Accept-Encoding": "identity", **since}
-        return Request(what=self._what, path=self._path, headers=headers, hold_s=SILENCE_S)
+        return ApiRequest(what=self._what, path=self._path, headers=headers, hold_s=SILENCE_S)
 
     def _check_type(self, reply: Reply) -> None:
         if not reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
             raise BadAnswer(f"{self._what}: {self._settings.url} answered with no event stream; check the URL")
 
-    def _read(self, request: Request) -> Generator[Step | Event, Any, Lost]:
+    def _read(self, request: ApiRequest) -> Generator[Step | Event, Any, Lost]:
         """Hand out what one stream tells; how it ended."""
         parser, status, count = SseParser(), "", 0
         while True:
@@ -112,11 +112,11 @@ class Follower:
             self._last = hello.after or NOW
         return hello.status
 
-    def _new_events(self, request: Request, message: SseMessage) -> Iterator[Event]:
+    def _new_events(self, request: ApiRequest, message: SseMessage) -> Iterator[Event]:
         """The message as an event of the job, unless it is none or was handed out before."""
         if message.id and self._is_new(message.id):
-            told = decoded(self._settings, request, message.data, _Told)
-            yield Event(id=message.id, type=told.type, ts=told.ts, step=told.step, data=told.data)
+            event = decoded(self._settings, request, message.data, _JobEvent)
+            yield Event(id=message.id, type=event.type, ts=event.ts, step=event.step, data=event.data)
 
     def _is_new(self, event_id: str) -> bool:
         here, last = read_cursor(event_id), read_cursor(self._last or "")
@@ -128,13 +128,13 @@ class Follower:
         self._is_over = self._empty_streams >= ENOUGH_EMPTY
 
 
-class TicketFollower(Follower):
+class TicketFollower(StreamFollower):
     """The same for a ticket, whose events have numbers for ids and of which none is the last."""
 
-    def _new_events(self, request: Request, message: SseMessage) -> Iterator[Event]:
+    def _new_events(self, request: ApiRequest, message: SseMessage) -> Iterator[Event]:
         if message.id and self._is_new(message.id):
-            told = decoded(self._settings, request, message.data, _Changed)
-            yield Event(id=message.id, type=told.type, ts=ms(told.at), step="", data=told.data)
+            event = decoded(self._settings, request, message.data, _TicketEvent)
+            yield Event(id=message.id, type=event.type, ts=ms(event.at), step="", data=event.data)
 
     def _is_new(self, event_id: str) -> bool:
         last = self._last or ""

@@ -16,7 +16,7 @@ from jobd.client.sansio import Reply
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobd.client.sansio import Request
+    from jobd.client.sansio import ApiRequest
 
 #: Most bytes of a status line with its headers; more is no answer of a server that means well.
 HEAD_BYTES: Final = 65_536
@@ -33,7 +33,7 @@ class BadReply(Exception):
     """What came is no HTTP/1.1 answer, or it was cut off."""
 
 
-def request_bytes(request: Request, prefix: str, headers: Mapping[str, str]) -> bytes:
+def request_bytes(request: ApiRequest, prefix: str, headers: Mapping[str, str]) -> bytes:
     """`prefix` stands before the path, `headers` go with every request; raises ValueError for what HTTP cannot say."""
     target = prefix + quote(request.path, safe=_PATH_SAFE)
     if request.query:

@@ -9,50 +9,50 @@ import msgspec
 
 from jobd.client.answers import DeadLetters, Workers
 from jobd.client.retrying import answered
-from jobd.client.sansio import Request
+from jobd.client.sansio import ApiRequest
 from jobd.wire import gateway as wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from jobd.client.calls import JobId
-    from jobd.client.sansio import Flow, Settings
+    from jobd.client.sansio import CallSettings, Flow
 
 
-def queues(settings: Settings) -> Flow[list[wire.QueueObject]]:
+def queues(settings: CallSettings) -> Flow[list[wire.QueueObject]]:
     """Every queue with its counters."""
-    answer = yield from answered(settings, Request(what="queues", path="/v1/queues"), wire.Queues)
+    answer = yield from answered(settings, ApiRequest(what="queues", path="/v1/queues"), wire.Queues)
     return answer.queues
 
 
-def stats(settings: Settings) -> Flow[wire.Stats]:
+def stats(settings: CallSettings) -> Flow[wire.Stats]:
     """Totals over all queues, and how far Redis lags behind."""
-    return answered(settings, Request(what="stats", path="/v1/stats"), wire.Stats)
+    return answered(settings, ApiRequest(what="stats", path="/v1/stats"), wire.Stats)
 
 
-def workers(settings: Settings, *, limit: int | None = None, held: int | None = None) -> Flow[Workers]:
+def workers(settings: CallSettings, *, limit: int | None = None, held: int | None = None) -> Flow[Workers]:
     """Who holds jobs now, the longest silent first; with `held`, so many of the jobs, too, the longest held first."""
-    said = {"limit": limit, "held": held}
-    query = {name: str(value) for name, value in said.items() if value is not None}
-    return answered(settings, Request(what="workers", path="/v1/workers", query=query), Workers)
+    given = {"limit": limit, "held": held}
+    query = {name: str(value) for name, value in given.items() if value is not None}
+    return answered(settings, ApiRequest(what="workers", path="/v1/workers", query=query), Workers)
 
 
-def pause(settings: Settings, queue: str) -> Flow[wire.PauseAnswer]:
+def pause(settings: CallSettings, queue: str) -> Flow[wire.PauseAnswer]:
     """Start no more jobs of the queue; what runs goes on."""
     return answered(settings, _change_queue(queue, "pause"), wire.PauseAnswer)
 
 
-def resume(settings: Settings, queue: str) -> Flow[wire.PauseAnswer]:
+def resume(settings: CallSettings, queue: str) -> Flow[wire.PauseAnswer]:
     """Start jobs of the queue again."""
     return answered(settings, _change_queue(queue, "resume"), wire.PauseAnswer)
 
 
-def _change_queue(queue: str, verb: str) -> Request:
-    return Request(what=f"{verb} of queue {queue}", method="POST", path=f"/v1/queues/{quote(queue, safe='')}/{verb}")
+def _change_queue(queue: str, verb: str) -> ApiRequest:
+    return ApiRequest(what=f"{verb} of queue {queue}", method="POST", path=f"/v1/queues/{quote(queue, safe='')}/{verb}")
 
 
 def dead_letters(
-    settings: Settings,
+    settings: CallSettings,
     *,
     queue: str | None = None,
     task: str | None = None,
@@ -62,11 +62,11 @@ def dead_letters(
     """One page of dead letters, newest first; its `next`, sent as `before`, leads to the following one."""
     filters = {"queue": queue, "task": task, "limit": limit, "before": before}
     query = {name: str(value) for name, value in filters.items() if value is not None}
-    return answered(settings, Request(what="dead letters", path="/v1/dlq", query=query), DeadLetters)
+    return answered(settings, ApiRequest(what="dead letters", path="/v1/dlq", query=query), DeadLetters)
 
 
 def retry_dead_letters(
-    settings: Settings,
+    settings: CallSettings,
     *,
     ids: Sequence[JobId] | None = None,
     queue: str | None = None,
@@ -79,7 +79,7 @@ def retry_dead_letters(
     A letter runs again only once, so one that does so already is not in the answer; nor is one that an earlier try of
     this very call has taken along before the line was cut. The answer's `next`, sent as `before`, leads on.
     """
-    said = {"ids": ids, "queue": queue, "task": task, "limit": limit, "before": before}
-    body = msgspec.json.encode({name: value for name, value in said.items() if value is not None})
-    request = Request(what="retry of dead letters", method="POST", path="/v1/dlq/retry", body=body)
+    given = {"ids": ids, "queue": queue, "task": task, "limit": limit, "before": before}
+    body = msgspec.json.encode({name: value for name, value in given.items() if value is not None})
+    request = ApiRequest(what="retry of dead letters", method="POST", path="/v1/dlq/retry", body=body)
     return answered(settings, request, wire.RedriveAnswer)

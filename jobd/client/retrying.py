@@ -12,7 +12,7 @@ from jobd.client.errors import PASSING, ApiProblem, BadAnswer, ClientError, erro
 from jobd.client.sansio import Flow, Pause, Reply, Send
 
 if TYPE_CHECKING:
-    from jobd.client.sansio import Lost, Request, Settings
+    from jobd.client.sansio import ApiRequest, CallSettings, Lost
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -46,7 +46,7 @@ class Patience:
         return pause_s if now + pause_s <= self._until else None
 
 
-def answered(settings: Settings, request: Request, kind: type[T], patience: Patience | None = None) -> Flow[T]:
+def answered(settings: CallSettings, request: ApiRequest, kind: type[T], patience: Patience | None = None) -> Flow[T]:
     """The answer to the request; raises ClientError."""
     patience = patience or Patience(settings.patience_s)
     while True:
@@ -56,7 +56,7 @@ def answered(settings: Settings, request: Request, kind: type[T], patience: Pati
         yield from pause_or_raise(settings, request, reply, patience)
 
 
-def pause_or_raise(settings: Settings, request: Request, reply: Reply | Lost, patience: Patience) -> Flow[None]:
+def pause_or_raise(settings: CallSettings, request: ApiRequest, reply: Reply | Lost, patience: Patience) -> Flow[None]:
     """Return when it is time for another try; raises ClientError when none would help, or patience is at its end."""
     error = error_of(settings, request, reply)
     pause_s = patience.next_pause_s(error) if _may_try_again(request, reply, error) else None
@@ -65,7 +65,7 @@ def pause_or_raise(settings: Settings, request: Request, reply: Reply | Lost, pa
     yield Pause(pause_s)
 
 
-def _may_try_again(request: Request, reply: Reply | Lost, error: ClientError) -> bool:
+def _may_try_again(request: ApiRequest, reply: Reply | Lost, error: ClientError) -> bool:
     if not isinstance(reply, Reply):
         return request.is_repeatable or reply.is_unsent
     if reply.status == 429:  # refused before anything was done; but a bad token does not get better
@@ -73,7 +73,7 @@ def _may_try_again(request: Request, reply: Reply | Lost, error: ClientError) ->
     return request.is_repeatable and reply.status in PASSING
 
 
-def decoded(settings: Settings, request: Request, body: bytes | str, kind: type[T]) -> T:
+def decoded(settings: CallSettings, request: ApiRequest, body: bytes | str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

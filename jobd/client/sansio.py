@@ -13,14 +13,14 @@ import msgspec
 T = TypeVar("T")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    #: Where jobd is, as it may be shown.
+class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
+    #: The address of jobd, without secrets.
     url: str
-    #: For how long a call is tried again while jobd is away or busy.
+    #: Seconds for which a call is retried while jobd is away or busy.
     patience_s: float
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     #: What it is about, for errors: `job 0192...`.
     what: str
     method: str = "GET"
@@ -28,9 +28,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     query: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     body: bytes | None = None
-    #: How much longer than usual the answer may take.
+    #: Seconds that the answer may take beyond the usual timeout.
     hold_s: float = 0.0
-    #: Sent twice, it does no more than once.
+    #: Idempotent, so it is retried when the answer was lost.
     is_repeatable: bool = True
 
     def __repr__(self) -> str:
@@ -58,13 +58,13 @@ class Lost(NamedTuple):
 class Send(NamedTuple):
     """Gives a Reply or Lost."""
 
-    request: Request
+    request: ApiRequest
 
 
 class Open(NamedTuple):
     """Gives a Reply or Lost; after status 200 there is a stream to read, and the one before is closed."""
 
-    request: Request
+    request: ApiRequest
 
 
 class Read(NamedTuple):

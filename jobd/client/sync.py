@@ -8,18 +8,17 @@ import socket
 import time
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from jobd.client import calls
-from jobd.client import operations as house
-from jobd.client import tickets as desk
+from jobd.client import calls, operations
+from jobd.client import tickets as ticket_calls
 from jobd.client.answers import Event
 from jobd.client.http1 import BadReply, ReplyReader, TunnelReader
 from jobd.client.sansio import Lost, Open, Pause, Reply, Send
 from jobd.client.transport import (
     IDLE_CONNECTIONS,
     READ_BYTES,
+    BaseClient,
     ConnectFailed,
     Route,
-    Transport,
     may_be_reused,
 )
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from jobd.client.following import EventFlow
-    from jobd.client.sansio import Flow, Request, Settings, Step
+    from jobd.client.sansio import ApiRequest, CallSettings, Flow, Step
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,7 +113,7 @@ class _BlockingExchange:
         except (OSError, BadReply) as error:
             return Lost(str(error) or type(error).__name__)
 
-    def _send(self, request: Request) -> Reply:
+    def _send(self, request: ApiRequest) -> Reply:
         connection = self._client._begin(request)
         try:
             return self._whole(connection, connection.read_head(self._client._answer_s(request)))
@@ -129,7 +128,7 @@ class _BlockingExchange:
         self._client._put_back(connection)
         return connection.answer.reply(b"".join(parts))
 
-    def _open(self, request: Request) -> Reply:
+    def _open(self, request: ApiRequest) -> Reply:
         self.close()
         self._stream = connection = self._client._begin(request)
         first = connection.read_head(self._client._answer_s(request))
@@ -152,7 +151,7 @@ class _BlockingExchange:
             self._stream = None
 
 
-def _call(flow: Callable[Concatenate[Settings, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
+def _call(flow: Callable[Concatenate[CallSettings, P], Flow[T]]) -> Callable[Concatenate[Client, P], T]:
     @functools.wraps(flow)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._run(flow(self._settings, *args, **kwargs))
@@ -161,7 +160,7 @@ def _call(flow: Callable[Concatenate[Settings, P], Flow[T]]) -> Callable[Concate
 
 
 def _stream(
-    flow: Callable[Concatenate[Settings, P], EventFlow],
+    flow: Callable[Concatenate[CallSettings, P], EventFlow],
 ) -> Callable[Concatenate[Client, P], Generator[Event, None, None]]:
     @functools.wraps(flow)
     def stream(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Generator[Event, None, None]:
@@ -170,7 +169,7 @@ def _stream(
     return stream
 
 
-class Client(Transport):
+class Client(BaseClient):
     """Talks to a jobd.
 
     `url` is `http://host:port`, `https://...` or `unix:///path`; without it JOBD_URL, else the usual address on this
@@ -192,24 +191,24 @@ class Client(Transport):
     retry = _call(calls.retry)
     result = _call(calls.result)
     result_json = _call(calls.result_json)
-    queues = _call(house.queues)
-    stats = _call(house.stats)
-    workers = _call(house.workers)
-    pause = _call(house.pause)
-    resume = _call(house.resume)
-    dead_letters = _call(house.dead_letters)
-    retry_dead_letters = _call(house.retry_dead_letters)
-    create_ticket = _call(desk.create_ticket)
-    edit_ticket = _call(desk.edit_ticket)
-    approve = _call(desk.approve)
-    reject = _call(desk.reject)
-    unblock = _call(desk.unblock)
-    reopen = _call(desk.reopen)
-    sign_off = _call(desk.sign_off)
-    ticket = _call(desk.ticket)
-    tickets = _call(desk.tickets)
-    trail = _call(desk.trail)
-    ticket_events = _stream(desk.ticket_events)
+    queues = _call(operations.queues)
+    stats = _call(operations.stats)
+    workers = _call(operations.workers)
+    pause = _call(operations.pause)
+    resume = _call(operations.resume)
+    dead_letters = _call(operations.dead_letters)
+    retry_dead_letters = _call(operations.retry_dead_letters)
+    create_ticket = _call(ticket_calls.create_ticket)
+    edit_ticket = _call(ticket_calls.edit_ticket)
+    approve = _call(ticket_calls.approve)
+    reject = _call(ticket_calls.reject)
+    unblock = _call(ticket_calls.unblock)
+    reopen = _call(ticket_calls.reopen)
+    sign_off = _call(ticket_calls.sign_off)
+    ticket = _call(ticket_calls.ticket)
+    tickets = _call(ticket_calls.tickets)
+    trail = _call(ticket_calls.trail)
+    ticket_events = _stream(ticket_calls.ticket_events)
 
     def close(self) -> None:
         while self._idle:
@@ -221,7 +220,7 @@ class Client(Transport):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self, request: Request) -> _BlockingConnection:
+    def _begin(self, request: ApiRequest) -> _BlockingConnection:
         """A connection on which the request was sent; raises ConnectFailed while nothing of it can have arrived."""
         data = self._bytes_of(request)
         connection = self._reused() or self._connect()

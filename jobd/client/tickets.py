@@ -17,12 +17,12 @@ from jobd.client.answers import Ticket, TicketPage, Trail
 from jobd.client.calls import GIVE_UP_S, Payload, payload_json
 from jobd.client.following import EventFlow, TicketFollower
 from jobd.client.retrying import answered
-from jobd.client.sansio import Request
+from jobd.client.sansio import ApiRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from jobd.client.sansio import Flow, Settings
+    from jobd.client.sansio import CallSettings, Flow
 
 TicketId: TypeAlias = str | UUID
 
@@ -30,14 +30,14 @@ TicketId: TypeAlias = str | UUID
 class TicketOptions(TypedDict, total=False):
     """What else a ticket may say; `/docs` of a jobd describes each."""
 
-    #: Text, or several.
+    #: One text, or a list of texts.
     acceptance_criteria: str | Sequence[str]
     #: What the output has to pass, such as `{"type": "sign_off"}`.
     gates: Sequence[Mapping[str, Any]]
     #: Tickets that have to be DONE first.
     blocked_on: Sequence[TicketId]
     budget_ms: int
-    #: Runs until a failed gate blocks the ticket.
+    #: How often it may run until a failed gate blocks the ticket.
     max_runs: int
     repo_ref: str | None
     base_branch: str | None
@@ -55,7 +55,7 @@ class TicketEdit(TicketOptions, total=False):
 
 
 def create_ticket(
-    settings: Settings,
+    settings: CallSettings,
     title: str,
     task: str,
     payload: Payload,
@@ -69,62 +69,63 @@ def create_ticket(
     """
     body = _body({"title": title, "task": task, "payload": payload, "created_by": created_by, **options})
     headers = {"Idempotency-Key": secrets.token_urlsafe(18)}
-    request = Request(what="new ticket", method="POST", path="/v1/tickets", body=body, headers=headers)
+    request = ApiRequest(what="new ticket", method="POST", path="/v1/tickets", body=body, headers=headers)
     return answered(settings, request, Ticket)
 
 
-def edit_ticket(settings: Settings, ticket_id: TicketId, **changes: Unpack[TicketEdit]) -> Flow[Ticket]:
+def edit_ticket(settings: CallSettings, ticket_id: TicketId, **changes: Unpack[TicketEdit]) -> Flow[Ticket]:
     """Change a ticket that is still NEW; what is not named stays. Raises Conflict if it is not NEW any more."""
-    request = Request(
+    request = ApiRequest(
         what=f"edit of ticket {ticket_id}", method="PATCH", path=_path(ticket_id), body=_body({**changes})
     )
     return answered(settings, request, Ticket)
 
 
 def _body(fields: dict[str, Any]) -> bytes:
-    said = {name: value for name, value in fields.items() if value is not None or name in ("repo_ref", "base_branch")}
-    if "payload" in said:
-        said["payload"] = payload_json(said["payload"])
-    return msgspec.json.encode(said)
+    given = {name: value for name, value in fields.items() if value is not None or name in ("repo_ref", "base_branch")}
+    if "payload" in given:
+        given["payload"] = payload_json(given["payload"])
+    return msgspec.json.encode(given)
 
 
 # -- decide --------------------------------------------------------------------------------------------------------
 
 
 def approve(
-    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+    settings: CallSettings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
 ) -> Flow[Ticket]:
     """Let a NEW ticket become TODO, from where jobd carries it on. Raises Conflict if it is not NEW.
 
-    With `version`, that of the ticket that was looked at, it raises Conflict too if the ticket has changed since.
-    Decisions count once; so after a cut line none is tried again by itself: it raises Unreachable, and `ticket` tells.
+    With `version`, that of the ticket as it was read, it raises Conflict too if the ticket has changed since.
+    Decisions count once; so after a lost connection none is retried: it raises Unreachable, and `ticket` shows whether
+    it was applied.
     """
     return _decide(settings, ticket_id, "approve", by, why, version)
 
 
 def reject(
-    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+    settings: CallSettings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
 ) -> Flow[Ticket]:
     """Stop a ticket that is NEW, TODO or BLOCKED: it stays BLOCKED until it was unblocked and approved again."""
     return _decide(settings, ticket_id, "reject", by, why, version)
 
 
 def unblock(
-    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+    settings: CallSettings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
 ) -> Flow[Ticket]:
     """Let a BLOCKED ticket go on: it becomes TODO, or NEW if it was rejected."""
     return _decide(settings, ticket_id, "unblock", by, why, version)
 
 
 def reopen(
-    settings: Settings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
+    settings: CallSettings, ticket_id: TicketId, *, by: str | None = None, why: str = "", version: int | None = None
 ) -> Flow[Ticket]:
     """Let a DONE ticket become TODO again."""
     return _decide(settings, ticket_id, "reopen", by, why, version)
 
 
 def sign_off(
-    settings: Settings,
+    settings: CallSettings,
     ticket_id: TicketId,
     *,
     by: str | None = None,
@@ -137,7 +138,7 @@ def sign_off(
 
 
 def _decide(
-    settings: Settings,
+    settings: CallSettings,
     ticket_id: TicketId,
     word: str,
     by: str | None,
@@ -145,13 +146,13 @@ def _decide(
     version: int | None,
     **more: bool,
 ) -> Flow[Ticket]:
-    said: dict[str, Any] = {"why": why, **more, "by": by, "version": version}
-    said = {name: value for name, value in said.items() if value is not None}
-    request = Request(
+    given: dict[str, Any] = {"why": why, **more, "by": by, "version": version}
+    given = {name: value for name, value in given.items() if value is not None}
+    request = ApiRequest(
         what=f"{word} of ticket {ticket_id}",
         method="POST",
         path=f"{_path(ticket_id)}/{word}",
-        body=msgspec.json.encode(said),
+        body=msgspec.json.encode(given),
         is_repeatable=False,
     )
     return answered(settings, request, Ticket)
@@ -160,13 +161,13 @@ def _decide(
 # -- read ----------------------------------------------------------------------------------------------------------
 
 
-def ticket(settings: Settings, ticket_id: TicketId) -> Flow[Ticket]:
+def ticket(settings: CallSettings, ticket_id: TicketId) -> Flow[Ticket]:
     """The ticket as it stands."""
-    return answered(settings, Request(what=f"ticket {ticket_id}", path=_path(ticket_id)), Ticket)
+    return answered(settings, ApiRequest(what=f"ticket {ticket_id}", path=_path(ticket_id)), Ticket)
 
 
 def tickets(
-    settings: Settings,
+    settings: CallSettings,
     *,
     status: str | None = None,
     task: str | None = None,
@@ -177,16 +178,16 @@ def tickets(
     """One page of tickets, newest first; its `next`, sent as `before`, leads to the following one."""
     filters = {"status": status, "task": task, "created_by": created_by, "limit": limit, "before": before}
     query = {name: str(value) for name, value in filters.items() if value is not None}
-    return answered(settings, Request(what="list of tickets", path="/v1/tickets", query=query), TicketPage)
+    return answered(settings, ApiRequest(what="list of tickets", path="/v1/tickets", query=query), TicketPage)
 
 
-def trail(settings: Settings, ticket_id: TicketId) -> Flow[Trail]:
+def trail(settings: CallSettings, ticket_id: TicketId) -> Flow[Trail]:
     """The whole history of a ticket: every artifact, as its published schema describes it."""
-    return answered(settings, Request(what=f"trail of ticket {ticket_id}", path=f"{_path(ticket_id)}/trail"), Trail)
+    return answered(settings, ApiRequest(what=f"trail of ticket {ticket_id}", path=f"{_path(ticket_id)}/trail"), Trail)
 
 
 def ticket_events(
-    settings: Settings, ticket_id: TicketId, after: str | None = None, *, give_up_s: float = GIVE_UP_S
+    settings: CallSettings, ticket_id: TicketId, after: str | None = None, *, give_up_s: float = GIVE_UP_S
 ) -> EventFlow:
     """Every change of the ticket from the first, or behind the event `after` (`now`: the newest).
 

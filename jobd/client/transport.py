@@ -13,7 +13,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from jobd import __version__
 from jobd.client.http1 import request_bytes
-from jobd.client.sansio import Request, Settings
+from jobd.client.sansio import ApiRequest, CallSettings
 from jobd.client.target import Target, target_of, token_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Route(NamedTuple):
     tunnel: bytes | None
 
 
-class Transport:
+class BaseClient:
     """What both clients are made of; what they do is in `jobd.client.calls`."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Transport:
     ) -> None:
         target, token = target_of(url), token_of(token)
         shown = f"unix://{target.socket}" if target.socket else target.base_url
-        self._settings = Settings(url=shown, patience_s=patience_s)
+        self._settings = CallSettings(url=shown, patience_s=patience_s)
         self._timeout_s = timeout
         self._prefix = target.prefix
         self._headers = {"Host": target.authority, "User-Agent": f"jobd/{__version__}"}
@@ -94,10 +94,10 @@ class Transport:
         self._headers |= credentials
         return route._replace(host=host, port=port)
 
-    def _bytes_of(self, request: Request) -> bytes:
+    def _bytes_of(self, request: ApiRequest) -> bytes:
         return request_bytes(request, self._prefix, self._headers)
 
-    def _answer_s(self, request: Request) -> float:
+    def _answer_s(self, request: ApiRequest) -> float:
         """How long the connection may be silent while the answer comes, in seconds."""
         return self._timeout_s + request.hold_s
 

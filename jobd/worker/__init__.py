@@ -1,9 +1,10 @@
-"""What `jobd worker` is made of: the slots and runners of this machine, and a jobd elsewhere that is called over HTTP.
+"""`jobd worker`: the slots and runners of this machine, for a jobd elsewhere that is called over HTTP.
 
-session, pace   one line to jobd: calls, errors, pauses
-claims          jobs, for slots that wait for them
+worker          the tree of services of one run, and its signals
+session         calls to jobd: errors, what is retried
+pace            when the next call may be sent: backoff and `Retry-After`
+claims          jobs for waiting slots, by long poll
 engine          renewals, events and reports, with the methods of `jobd.engine.engine` that slots use
-guard           renewals while the event loop is blocked
+renewal_line    renewals by a thread of its own while the event loop is blocked
 folder          a place on this machine's disk
-worker          all of it together, and the signals
 """

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
     from jobd.lifecycle.report import Held
     from jobd.supervise.service import Handle
-    from jobd.worker.session import Session
+    from jobd.worker.session import WorkerSession
 
 log = logging.getLogger(__name__)
 
-#: How long a claim waits for a job; proxies tend to cut after 60 s.
+#: Seconds of one long poll for jobs; proxies tend to cut a request after 60 s.
 WAIT_S = 30.0
-#: What a claim that has just begun gets to bring its job, when the worker stops.
+#: Seconds that a claim request which has just begun may still take when the worker stops.
 GRACE_S = 0.5
-#: Up to so long before asking again when jobd did not hold the call, as while it stops.
+#: Upper bound of the random pause, in seconds, after a long poll that jobd ended early, as it does while it stops.
 SHORT_S = 2.0
-#: Where there is plenty to do, so long for slots to become free, to ask for all of them at once.
+#: Pause in seconds on a busy queue, so that more slots become free and one request claims for all of them.
 GATHER_S = 0.002
 BEAT_S = 5.0
 
@@ -53,20 +53,20 @@ class _Waiter:
         self.served = anyio.Event()
 
 
-class _Line:
-    """The slots of one queue that wait, and the call that is under way for them."""
+class _QueueCall:
+    """The waiting slots of one queue, and the request that is under way for them."""
 
     def __init__(self) -> None:
         self.waiters: deque[_Waiter] = deque()
         self.called = anyio.Event()
-        #: Since when; None: no call.
+        #: When the request under way was sent, by `time.monotonic()`; None: there is none.
         self.calling_since: float | None = None
 
 
 class RemoteClaims:
     def __init__(
         self,
-        session: Session,
+        session: WorkerSession,
         worker_id: str,
         queues: Iterable[str],
         *,
@@ -75,24 +75,24 @@ class RemoteClaims:
     ) -> None:
         self._session = session
         self._worker_id = worker_id
-        self._lines = {queue: _Line() for queue in queues}
+        self._calls = {queue: _QueueCall() for queue in queues}
         self._release = release
-        #: Not to wait for a jobd that does not answer at the start.
+        #: Whether to give up if jobd does not answer at the start.
         self._must_answer = must_answer
-        #: The shortest that jobd has asked for; told with every job.
+        #: The shortest lease and heartbeat interval that jobd has granted; every claimed job names them.
         self.leases: Leases | None = None
 
     async def take(self, queues: Sequence[str], owner_id: str) -> list[ClaimedJob]:
         """Wait for a job of this queue. There is one queue: slots are of one each."""
         (queue,) = queues
-        line, waiter = self._lines[queue], _Waiter()
-        line.waiters.append(waiter)
-        line.called.set()
+        call, waiter = self._calls[queue], _Waiter()
+        call.waiters.append(waiter)
+        call.called.set()
         try:
             await waiter.served.wait()
         except anyio.get_cancelled_exc_class():
             if waiter.job is None:
-                line.waiters.remove(waiter)
+                call.waiters.remove(waiter)
             else:
                 await self._give_back([waiter.job])
             raise
@@ -102,37 +102,37 @@ class RemoteClaims:
 
     async def run(self, handle: Handle) -> None:
         async with anyio.create_task_group() as tasks:
-            for queue in self._lines:
+            for queue in self._calls:
                 tasks.start_soon(self._serve, queue, handle)
             handle.ready()
             while not handle.stop.is_set():
                 with anyio.move_on_after(BEAT_S):
                     await handle.stop.wait()
                 handle.beat()
-            while any(self._has_just_begun(line) for line in self._lines.values()):
+            while any(self._has_just_begun(call) for call in self._calls.values()):
                 await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
 
-    def _has_just_begun(self, line: _Line) -> bool:
-        return line.calling_since is not None and time.monotonic() - line.calling_since < GRACE_S
+    def _has_just_begun(self, call: _QueueCall) -> bool:
+        return call.calling_since is not None and time.monotonic() - call.calling_since < GRACE_S
 
     async def _serve(self, queue: str, handle: Handle) -> None:
-        line = self._lines[queue]
+        call = self._calls[queue]
         while not handle.stop.is_set():
-            if not line.waiters:
-                line.called = anyio.Event()
-                await line.called.wait()
+            if not call.waiters:
+                call.called = anyio.Event()
+                await call.called.wait()
                 continue
-            wanted = len(line.waiters)
-            jobs = await self._claim(queue, line)
+            wanted = len(call.waiters)
+            jobs = await self._claim(queue, call)
             is_busy = len(jobs) == wanted
-            await self._hand_out(line, jobs)
+            await self._hand_out(call, jobs)
             if is_busy:
                 await anyio.sleep(GATHER_S)
 
-    async def _hand_out(self, line: _Line, jobs: list[ClaimedJob]) -> None:
-        while jobs and line.waiters:
-            waiter = line.waiters.popleft()
+    async def _hand_out(self, call: _QueueCall, jobs: list[ClaimedJob]) -> None:
+        while jobs and call.waiters:
+            waiter = call.waiters.popleft()
             waiter.job = jobs.pop(0)
             waiter.served.set()
         await self._give_back(jobs)
@@ -147,23 +147,23 @@ class RemoteClaims:
 
     # -- claiming ----------------------------------------------------------------------------------------------
 
-    async def _claim(self, queue: str, line: _Line) -> list[ClaimedJob]:
+    async def _claim(self, queue: str, call: _QueueCall) -> list[ClaimedJob]:
         """What there is; none when the time is up, or jobd is away. The first call only looks, to know soon."""
         wait_s = WAIT_S if self._session.is_up else 0.0
         request = wire.ClaimRequest(
             worker_id=self._worker_id,
             streams=[stream_of(queue)],
             max_wait_ms=int(wait_s * 1000),
-            max_jobs=min(len(line.waiters), wire.MAX_CLAIMED),
+            max_jobs=min(len(call.waiters), wire.MAX_CLAIMED),
         )
-        line.calling_since = called_at = await self._session.turn()
+        call.calling_since = called_at = await self._session.turn()
         try:
             answer = await self._session.post("claim", request, wire.ClaimAnswer, wait_s)
         except ClientError as error:
             self._raise_if_final(error)
             return []
         finally:
-            line.calling_since = None
+            call.calling_since = None
         sent_at = time.monotonic()  # a jobd that does not say when it claimed leaves us no better guess
         if answer.claimed_after_ms is not UNSET:
             sent_at = min(sent_at, called_at + max(0, answer.claimed_after_ms) / 1000)
@@ -203,7 +203,9 @@ class RemoteClaims:
             sent_at=sent_at,
         )
 
-    def _note_lease(self, told: Leases) -> None:
-        known = self.leases or told
-        self.leases = Leases(ttl_s=min(told.ttl_s, known.ttl_s), heartbeat_s=min(told.heartbeat_s, known.heartbeat_s))
-        self._session.lease_s = min(self._session.lease_s, told.ttl_s)
+    def _note_lease(self, granted: Leases) -> None:
+        known = self.leases or granted
+        self.leases = Leases(
+            ttl_s=min(granted.ttl_s, known.ttl_s), heartbeat_s=min(granted.heartbeat_s, known.heartbeat_s)
+        )
+        self._session.lease_s = min(self._session.lease_s, granted.ttl_s)

@@ -1,6 +1,6 @@
 """The engine as slots see it, when it is a jobd elsewhere: renewals, events and reports become calls.
 
-One call renews all leases of this worker, and one tells what all its jobs have to tell, as far as a call takes it. Each
+One call renews all leases of this worker, and one sends the events of all its jobs, up to CALL_BYTES. Each
 report is a call of its own. An error that is raised means that nothing is known or nothing has changed: the same may be
 sent again.
 """
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from jobd.lifecycle.fail import Failure
     from jobd.lifecycle.heartbeat import Beat
     from jobd.lifecycle.report import Held
-    from jobd.worker.session import Session
+    from jobd.worker.session import WorkerSession
 
-#: Events of one call, with some room for their envelopes; what a single job has to tell at once always fits.
+#: Most bytes of events in one call, below the limit of the gateway; one chunk of a single job always fits.
 CALL_BYTES = 3 << 20
-#: Around the data of an event: type, step, time.
+#: Most bytes that type, step and time add to the data of an event.
 EVENT_BYTES = 1400
-#: How much longer an answer may take for each byte of a result: it has to be sent, checked and written to a disk.
+#: Seconds added to the timeout for each byte of a result, which has to be sent, checked and written to a disk.
 HOLD_S_PER_BYTE = 1e-6
+#: Large results encoded at once; each is in memory whole.
 LARGE_RESULTS = 2
 
 
@@ -49,7 +50,7 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job_id: Any
     attempt_id: Any
     lease_token: Any
-    #: JSON as it is.
+    #: Encoded JSON.
     result: Raw | None = None
     error: Raw | None = None
 
@@ -68,7 +69,7 @@ class SentResults:
 
 
 class RemoteEngine:
-    def __init__(self, session: Session, worker_id: str) -> None:
+    def __init__(self, session: WorkerSession, worker_id: str) -> None:
         self._session = session
         self._worker_id = worker_id
         self.completed = self.failed = self.released = 0
@@ -103,9 +104,9 @@ class RemoteEngine:
             if not is_about_the_body(error):
                 return [error] * len(tellings)
             if len(tellings) > 1:  # one of them is to blame, and the others shall not suffer
-                return [one for telling in tellings for one in await self._tell([telling])]
+                return [answer for telling in tellings for answer in await self._tell([telling])]
             return [ValueError(str(error))]
-        return [_kept(one) for one in answer.jobs]
+        return [_kept(job) for job in answer.jobs]
 
     # -- reports -----------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ def heartbeat_request(worker_id: str, beats: Sequence[Beat]) -> wire.HeartbeatRe
 
 
 def renewals_in(answer: wire.HeartbeatAnswer) -> list[Renewal | LeaseLost]:
-    return [] if answer.jobs is UNSET else [_renewal(one) for one in answer.jobs]
+    return [] if answer.jobs is UNSET else [_renewal(job) for job in answer.jobs]
 
 
 def _renewal(answer: wire.Heartbeat) -> Renewal | LeaseLost:

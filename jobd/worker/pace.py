@@ -25,9 +25,9 @@ class Pace:
         self._longest_s = longest_s
         self._failures = 0
         self._failed_at = 0.0
-        #: Nobody calls before.
+        #: No call before this, by `time.monotonic()`: exponential backoff after a failure.
         self.next_at = 0.0
-        #: Nor before this, unless it is urgent.
+        #: No call before this either, unless it is urgent: jobd sent `Retry-After`.
         self.asked_until = 0.0
 
     async def wait(self, *, is_urgent: bool = False) -> float:

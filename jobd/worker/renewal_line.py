@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
     from jobd.job.model import LeaseLost
     from jobd.lifecycle.heartbeat import Beat, Renewal
-    from jobd.worker.session import Session
+    from jobd.worker.session import WorkerSession
 
 
 class HttpLine:
     """Opened anew for each renewal: they are rare, and connections that are kept belong to one event loop."""
 
-    def __init__(self, open_session: Callable[[], Session], worker_id: str) -> None:
+    def __init__(self, open_session: Callable[[], WorkerSession], worker_id: str) -> None:
         self._open_session = open_session
         self._worker_id = worker_id
 

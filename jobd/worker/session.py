@@ -1,7 +1,7 @@
 """The line to jobd: one call at a time is simple, and what is common to all of them is here.
 
 A call that failed is not sent again here, since only its sender knows whether it still makes sense; but the next call
-of anyone waits for its moment (see `pace`). That jobd went away and came back is told once each.
+of anyone waits for its moment (see `pace`). The log says once that jobd went away, and once that it came back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from jobd.client import ApiProblem, AsyncClient, ClientError
 from jobd.client.retrying import Patience, answered
-from jobd.client.sansio import Request
+from jobd.client.sansio import ApiRequest
 from jobd.worker.pace import LONGEST_PAUSE_S, Pace
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATH = "/internal/worker/"
-#: Statuses that are about what was sent, and say nothing about how jobd fares.
+#: Statuses that refuse what was sent; jobd itself is well.
 ABOUT_THE_BODY = frozenset({400, 413, 422})
-#: So many tries fit into a lease while jobd is away.
+#: While jobd is away, pauses are short enough for this many tries within a lease.
 TRIES_IN_LEASE = 6
 
 T = TypeVar("T")
 
 
-class Session(AsyncClient):
+class WorkerSession(AsyncClient):
     def __init__(self, url: str | None, token: str | None, verify: ssl.SSLContext | bool = True) -> None:
         super().__init__(url, token, verify=verify)
-        #: None: not known yet.
+        #: Whether the last call was answered; None: no call yet.
         self.is_up: bool | None = None
-        #: Whether it ever was.
+        #: Whether any call was ever answered.
         self.was_up = False
         #: The shortest lease that jobd has granted: pauses must leave room for its renewals.
         self.lease_s = LONGEST_PAUSE_S * TRIES_IN_LEASE
@@ -66,7 +66,7 @@ class Session(AsyncClient):
 
     async def post_at_once(self, verb: str, body: object, kind: type[T], hold_s: float = 0.0) -> T:
         """Likewise, whenever it was that the last call failed."""
-        request = Request(what=verb, method="POST", path=PATH + verb, body=msgspec.json.encode(body), hold_s=hold_s)
+        request = ApiRequest(what=verb, method="POST", path=PATH + verb, body=msgspec.json.encode(body), hold_s=hold_s)
         return await self._run(answered(self._settings, request, kind, Patience(0)))
 
     def _saw_success(self) -> None:

@@ -31,7 +31,7 @@ from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import RemoteEngine, SentResults
 from jobd.worker.folder import own_folder
 from jobd.worker.renewal_line import HttpLine
-from jobd.worker.session import Session
+from jobd.worker.session import WorkerSession
 
 if TYPE_CHECKING:
     import ssl
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Place(NamedTuple):
+class WorkerTarget(NamedTuple):
     """Which jobd to work for."""
 
     #: Without it: JOBD_URL, else the usual address on this machine.
@@ -59,22 +59,22 @@ class Outcome(NamedTuple):
     done: int
     failed: int
     handed_back: int
-    #: The signal's number, if it had to be sent twice.
+    #: The signal's number, if a second signal stopped the worker at once.
     signalled: int | None
 
 
-class Worker:
+class RemoteWorker:
     """One run of `jobd worker`."""
 
-    def __init__(self, config: Config, place: Place) -> None:
+    def __init__(self, config: Config, target: WorkerTarget) -> None:
         self._config = with_declared_tasks(config)
-        self._place = place
+        self._target = target
         #: New at every start: what a dead worker held can never pass for this one's.
         self.worker_id = f"{socket.gethostname()[:64]}:worker:{uuid.uuid4()}"
         self.session = self._open_session()
 
-    def _open_session(self) -> Session:
-        return Session(self._place.url, self._place.token, self._place.verify)
+    def _open_session(self) -> WorkerSession:
+        return WorkerSession(self._target.url, self._target.token, self._target.verify)
 
     async def run(self, on_start: Callable[[], None]) -> Outcome:
         """Work until a signal; raises what makes it pointless to go on."""
@@ -98,7 +98,7 @@ class Worker:
             self.worker_id,
             [name for name, queue in self._config.queues.items() if queue.slots],
             release=engine.release,
-            must_answer=self._place.must_answer,
+            must_answer=self._target.must_answer,
         )
 
         def config() -> Config:

@@ -23,7 +23,7 @@ from jobd.tasks.mock import MockRunner
 from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
 from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import RemoteEngine
-from jobd.worker.session import Session
+from jobd.worker.session import WorkerSession
 from tests.client.test_client_faults import Puppet, ScriptedAnswer
 from tests.services.test_remote_calls import claimed, job, taken_from
 from tests.support.factories import new_job
@@ -136,7 +136,7 @@ async def test_remote_worker_is_stopped_before_its_lease_ends_though_jobd_falls_
         Puppet(claimed(short), *swallowed).serving() as puppet,
         proxy(lambda: puppet.url.removeprefix("http://")) as line,
     ):
-        async with Session(line.url, None) as session, anyio.create_task_group() as tasks:
+        async with WorkerSession(line.url, None) as session, anyio.create_task_group() as tasks:
             engine = RemoteEngine(session, "w-1")
             claims = RemoteClaims(session, "w-1", ["default"], release=engine.release)
             leases = JobLeases(engine, lambda: Config(leases=claims.leases or Leases()))
@@ -203,7 +203,7 @@ async def test_remote_worker_counts_from_when_jobd_claimed(after_ms: int | None,
     if after_ms is not None:
         said = ScriptedAnswer(200, {**said.body, "claimed_after_ms": after_ms})
     with Puppet(said).serving() as puppet:
-        async with Session(puppet.url, None) as session:
+        async with WorkerSession(puppet.url, None) as session:
             claims = RemoteClaims(session, "w-1", ["default"], release=RemoteEngine(session, "w-1").release)
             called_at: list[float] = []
             post = session.post_at_once

@@ -28,7 +28,7 @@ from jobd.tasks.runner import TaskFailed
 from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import CALL_BYTES, RemoteEngine
 from jobd.worker.renewal_line import HttpLine
-from jobd.worker.session import Session
+from jobd.worker.session import WorkerSession
 from tests.client.test_client_faults import Puppet, ScriptedAnswer, problem
 from tests.support.certificates import make_certificate
 
@@ -59,7 +59,7 @@ def bodies(puppet: Puppet) -> list[Any]:
 class Remote:
     """An engine whose jobd is a puppet."""
 
-    def __init__(self, puppet: Puppet, session: Session) -> None:
+    def __init__(self, puppet: Puppet, session: WorkerSession) -> None:
         self.puppet = puppet
         self.session = session
         self.engine = RemoteEngine(session, "w-1")
@@ -68,7 +68,7 @@ class Remote:
 @contextlib.asynccontextmanager
 async def remote(*answers: ScriptedAnswer) -> AsyncIterator[Remote]:
     with Puppet(*answers).serving() as puppet:
-        async with Session(puppet.url, None) as session:
+        async with WorkerSession(puppet.url, None) as session:
             yield Remote(puppet, session)
 
 
@@ -178,7 +178,7 @@ async def test_guard_renews_on_a_line_of_its_own() -> None:
         ScriptedAnswer(200, {"jobs": [{**usual, "job_id": str(beats[0].job_id)}]}), ScriptedAnswer(0)
     ) as there:
         there.session._pace.saw_failure(0.0, 60.0)
-        line = HttpLine(lambda: Session(there.puppet.url, None), "w-1")
+        line = HttpLine(lambda: WorkerSession(there.puppet.url, None), "w-1")
 
         (renewal,) = await line.renew(beats, 60)
         with pytest.raises(ClientError):
@@ -232,10 +232,10 @@ async def test_jobd_is_believed_by_its_certificate_only(folder: Path) -> None:
     puppet._server.socket = context.wrap_socket(puppet._server.socket, server_side=True)
     url = puppet.url.replace("http:", "https:")
     with puppet.serving():
-        async with Session(url, None, trusting(None)) as session:
+        async with WorkerSession(url, None, trusting(None)) as session:
             with pytest.raises(ClientError, match="CERTIFICATE_VERIFY_FAILED"):
                 await RemoteEngine(session, "w-1").complete(Completion(**ids(), result="1"))
-        async with Session(url, None, trusting(str(certificate))) as session:
+        async with WorkerSession(url, None, trusting(str(certificate))) as session:
             answer = await RemoteEngine(session, "w-1").complete(Completion(**ids(), result="1"))
 
     assert isinstance(answer, Completed)

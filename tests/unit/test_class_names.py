@@ -18,24 +18,17 @@ ClaimedJob  lifecycle wire           a row, and the object of the contract made 
 DeadLetter  client job wire          an outcome of the machine, and the object of the contract
 Desk        dispatch tickets
 Event       client job wire          the object of the contract; in `wire` that of a ticket, which OpenAPI calls so
-Follower    client follow
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
 Holder      engine lifecycle
 Job         client lifecycle
 JobSummary  lifecycle wire           a row, and the object of the contract made from it
 Lease       job leases
-Place       cli lifecycle tickets worker
+Place       lifecycle tickets
 Readiness   http tickets             OpenAPI calls the answer of /readyz so
 Refused     client tickets
 Runner      tasks tickets
-Section     cli config
-Seen        cli store
-Session     store worker
 Told        job lifecycle
 Transition  job tickets
-Transport   client stream
-Worker      client wire worker
-_Line       client dispatch worker
 """
 ALLOWED = {name: {*packages.split()} for name, packages in re.findall(r"^(\w+) +((?:\w+ ?)+)", KNOWN, re.MULTILINE)}
 

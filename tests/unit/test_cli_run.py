@@ -9,7 +9,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from jobd.cli.running import TURN_S, run_async
+from jobd.cli.running import SWITCH_INTERVAL_S, run_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def _turns() -> Iterator[None]:
 
 
 def test_threads_that_compute_give_way_to_the_loop_soon() -> None:
-    assert run_async(to_thread.run_sync, sys.getswitchinterval) == pytest.approx(TURN_S)
+    assert run_async(to_thread.run_sync, sys.getswitchinterval) == pytest.approx(SWITCH_INTERVAL_S)
 
 
 async def _is_interrupted() -> None:

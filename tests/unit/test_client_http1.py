@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jobd.client.http1 import HEAD_BYTES, BadReply, ReplyReader, TunnelReader, request_bytes
-from jobd.client.sansio import Request
+from jobd.client.sansio import ApiRequest
 
 ALWAYS = {"Host": "h:1", "User-Agent": "jobd/1"}
 
@@ -113,24 +113,26 @@ def test_headers_that_come_twice_are_joined() -> None:
 
 
 def test_request_says_all_it_has_to() -> None:
-    request = Request(what="x", method="POST", path="/v1/jobs/ä b", query={"q": "a&b"}, body=b"{}", headers={"X": "y"})
+    request = ApiRequest(
+        what="x", method="POST", path="/v1/jobs/ä b", query={"q": "a&b"}, body=b"{}", headers={"X": "y"}
+    )
 
     assert request_bytes(request, "/under", ALWAYS) == (
         b"POST /under/v1/jobs/%C3%A4%20b?q=a%26b HTTP/1.1\r\nContent-Type: application/json\r\nHost: h:1\r\n"
         b"User-Agent: jobd/1\r\nX: y\r\nContent-Length: 2\r\n\r\n{}"
     )
-    assert b"Content-Length: 0" in request_bytes(Request(what="x", method="POST", path="/"), "", ALWAYS)
-    assert b"Content-Length" not in request_bytes(Request(what="x", path="/"), "", ALWAYS)
+    assert b"Content-Length: 0" in request_bytes(ApiRequest(what="x", method="POST", path="/"), "", ALWAYS)
+    assert b"Content-Length" not in request_bytes(ApiRequest(what="x", path="/"), "", ALWAYS)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "é", "\0"])
 def test_header_that_would_be_more_than_one_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="the header Idempotency-Key must be printable ASCII"):
-        request_bytes(Request(what="x", path="/", headers={"Idempotency-Key": value}), "", ALWAYS)
+        request_bytes(ApiRequest(what="x", path="/", headers={"Idempotency-Key": value}), "", ALWAYS)
 
 
 def test_line_break_in_a_path_stays_in_the_path() -> None:
-    assert request_bytes(Request(what="x", path="/a\r\nX: y"), "", ALWAYS).startswith(
+    assert request_bytes(ApiRequest(what="x", path="/a\r\nX: y"), "", ALWAYS).startswith(
         b"GET /a%0D%0AX:%20y HTTP/1.1\r\n"
     )
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from jobd.cli.top.frame import frame, shared_out
-from jobd.cli.top.rates import Look, Rates, Seen
+from jobd.cli.top.rates import Rates, Snapshot, SnapshotHistory
 from jobd.client import DeadLetter, DeadLetters, HeldJob, QueueObject, Stats, Totals, Unreachable, Worker, Workers
 
 AWAY = Unreachable("stats", status=0, code="unreachable", detail="no answer")
@@ -36,29 +36,29 @@ def letter(**fields: Any) -> DeadLetter:
     return DeadLetter(**{**given, "redriven_to": None, **fields})
 
 
-def look(
+def snapshot(
     at: float = 0.0,
     *queues: QueueObject,
     jobs: list[HeldJob] | None = None,
     workers: list[Worker] | None = None,
     letters: list[DeadLetter] | None = None,
     degraded: bool = False,
-) -> Look:
+) -> Snapshot:
     names = ("queued", "running", "done", "error", "canceled")
     totals = Totals(**{name: sum(getattr(one, name) for one in queues) for name in names})
     stats = Stats(degraded=degraded, totals=totals, queues=list(queues), outbox_depth=0, outbox_age_s=None)
     who = Workers(workers=workers or [], total=len(workers or []), held=jobs or [])
-    return Look(at, stats, who, DeadLetters(letters or [], None))
+    return Snapshot(at, stats, who, DeadLetters(letters or [], None))
 
 
-def seen(*looks: Look) -> Seen:
-    made = Seen("http://127.0.0.1:7433")
-    for one in looks:
+def history(*snapshots: Snapshot) -> SnapshotHistory:
+    made = SnapshotHistory("http://127.0.0.1:7433")
+    for one in snapshots:
         made.add(one)
     return made
 
 
-def drawn(what: Seen, width: int = 80, height: int = 24) -> str:
+def drawn(what: SnapshotHistory, width: int = 80, height: int = 24) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, height=height, color_system=None)
     console.print(frame(what, width, height, 2.0))
@@ -70,9 +70,9 @@ def test_frame_fits_however_much_there_is(width: int, height: int) -> None:
     many = range(50)
     jobs = [held(progress=0.5, step="a long step " * 20) for _ in many]
     queues = [queue(f"queue-{n}" * 4, queued=10**7, running=10**6, error=10**6, head_waits_s=1e6) for n in many]
-    full = look(0, *queues, jobs=jobs, workers=[worker("w" * 128)] * 50, letters=[letter() for _ in many])
+    full = snapshot(0, *queues, jobs=jobs, workers=[worker("w" * 128)] * 50, letters=[letter() for _ in many])
 
-    lines = drawn(seen(full), width, height).splitlines()
+    lines = drawn(history(full), width, height).splitlines()
 
     assert len(lines) == height
     assert max(map(len, lines)) <= width
@@ -81,13 +81,13 @@ def test_frame_fits_however_much_there_is(width: int, height: int) -> None:
 def test_frame_shows_whole_ids_at_80_columns() -> None:
     job, dead = held(progress=0.25), letter()
 
-    text = drawn(seen(look(0, queue(queued=3), jobs=[job], letters=[dead])))
+    text = drawn(history(snapshot(0, queue(queued=3), jobs=[job], letters=[dead])))
 
     assert all(word in text for word in (str(job.job_id), str(dead.job_id), "25%", "default", "queued 3"))
 
 
 def test_what_there_is_none_of_is_said() -> None:
-    text = drawn(seen(look(0, queue())))
+    text = drawn(history(snapshot(0, queue())))
 
     assert all(word in text for word in ("nothing runs", "nobody holds a job now", "no dead letters"))
 
@@ -95,7 +95,7 @@ def test_what_there_is_none_of_is_said() -> None:
 def test_markup_and_control_characters_of_strangers_stay_text() -> None:
     job = held(step="[bold]x[/bold]\x1b[2J\n")
 
-    text = drawn(seen(look(0, queue(), jobs=[job], workers=[worker("[red]w")])), 120)
+    text = drawn(history(snapshot(0, queue(), jobs=[job], workers=[worker("[red]w")])), 120)
 
     assert "[bold]x[/bold][2J" in text
     assert "[red]w" in text
@@ -103,21 +103,26 @@ def test_markup_and_control_characters_of_strangers_stay_text() -> None:
 
 
 def test_job_that_is_to_stop_is_said_to_be_stopping() -> None:
-    assert "stopping" in drawn(seen(look(0, queue(), jobs=[held(cancel_requested=True, progress=0.5)])))
+    assert "stopping" in drawn(history(snapshot(0, queue(), jobs=[held(cancel_requested=True, progress=0.5)])))
 
 
 def test_state_is_told_in_the_second_line() -> None:
     now = time.monotonic()
-    fresh, degraded, away = Seen("u"), seen(look(now, queue(), degraded=True)), seen(look(now, queue()))
-    never = Seen("u")
+    fresh, degraded, away = (
+        SnapshotHistory("u"),
+        history(snapshot(now, queue(), degraded=True)),
+        history(snapshot(now, queue())),
+    )
+    never = SnapshotHistory("u")
     away.fail(AWAY)
     never.fail(AWAY)
-    back = seen(look(now, queue()))
+    back = history(snapshot(now, queue()))
     back.fail(AWAY)
-    back.add(look(time.monotonic(), queue()))
+    back.add(snapshot(time.monotonic(), queue()))
 
     second = [
-        drawn(one).splitlines()[1].strip() for one in (fresh, degraded, away, never, back, seen(look(now, queue())))
+        drawn(one).splitlines()[1].strip()
+        for one in (fresh, degraded, away, never, back, history(snapshot(now, queue())))
     ]
 
     assert [line.partition(":")[0].partition(" for")[0] for line in second] == [
@@ -144,24 +149,24 @@ def test_lines_are_shared_out(room: int, wants: list[int], shares: list[int]) ->
 
 
 def test_rates_are_over_the_last_looks() -> None:
-    looks = [look(float(at), queue(queued=10, done=4 * at, error=at)) for at in range(5)]
+    snapshots = [snapshot(float(at), queue(queued=10, done=4 * at, error=at)) for at in range(5)]
 
-    assert seen(*looks[:1]).rates() is None
-    assert seen(*looks).rates() == Rates(came=5.0, ended=5.0, failed=1.0)
-    assert seen(*looks).queue_rates("default") == Rates(came=5.0, ended=5.0, failed=1.0)
-    assert seen(*looks).queue_rates("none") is None
+    assert history(*snapshots[:1]).rates() is None
+    assert history(*snapshots).rates() == Rates(came=5.0, ended=5.0, failed=1.0)
+    assert history(*snapshots).queue_rates("default") == Rates(came=5.0, ended=5.0, failed=1.0)
+    assert history(*snapshots).queue_rates("none") is None
 
 
 def test_rates_forget_what_was_long_ago_and_never_fall_below_nothing() -> None:
-    looks = [look(0.0, queue(done=1000)), *(look(20.0 + at, queue(done=500)) for at in range(3))]
+    snapshots = [snapshot(0.0, queue(done=1000)), *(snapshot(20.0 + at, queue(done=500)) for at in range(3))]
 
-    assert seen(*looks).rates() == Rates(came=0.0, ended=0.0, failed=0.0)
-    assert seen(*looks[:2]).rates() == Rates(came=0.0, ended=0.0, failed=0.0)
+    assert history(*snapshots).rates() == Rates(came=0.0, ended=0.0, failed=0.0)
+    assert history(*snapshots[:2]).rates() == Rates(came=0.0, ended=0.0, failed=0.0)
 
 
 def test_rates_begin_anew_after_an_absence() -> None:
-    what = seen(look(0.0, queue()), look(1.0, queue(done=5)))
+    what = history(snapshot(0.0, queue()), snapshot(1.0, queue(done=5)))
     what.fail(AWAY)
-    what.add(look(time.monotonic(), queue(done=500)))
+    what.add(snapshot(time.monotonic(), queue(done=500)))
 
     assert what.rates() is None

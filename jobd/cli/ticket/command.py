@@ -15,7 +15,7 @@ from jobd.cli.listing import limit_option, pages, show_json
 from jobd.cli.payload import merged
 from jobd.cli.show import moment, note
 from jobd.cli.table import Column, ago, is_terminal, show_rows
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 from jobd.cli.ticket.decide import DECISIONS
 from jobd.cli.ticket.fields import by_option, field_options
 from jobd.cli.ticket.show import change_line, standing, ticket_lines, trail_rows
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jobd.client import Ticket
 
 STATUSES = ("NEW", "TODO", "IN_PROGRESS", "BLOCKED", "DONE")
-#: What a command that follows a ticket ends with, by where the ticket came to rest.
+#: Exit code of `watch`, by the status in which the ticket came to rest.
 OUTCOMES = {"DONE": 0, "BLOCKED": 1}
 
 TICKET_COLUMNS = (
@@ -52,7 +52,7 @@ def ticket() -> None:
 @field_options
 @by_option
 @click.option("--json", "as_json", is_flag=True, help="Print the ticket as a JSON object.")
-@where_options
+@client_options
 def new(
     client: Client, task: str, by: str | None, fields: dict[str, Any], values: dict[str, Raw], as_json: bool
 ) -> None:
@@ -79,7 +79,7 @@ def new(
 @field_options
 @by_option
 @click.option("--json", "as_json", is_flag=True, help="Print the ticket as a JSON object.")
-@where_options
+@client_options
 def edit(
     client: Client,
     ticket_id: str,
@@ -116,7 +116,7 @@ def edit(
 @click.option("--created-by", metavar="NAME", help="Only tickets that this person wrote.")
 @limit_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-@where_options
+@client_options
 def list_tickets(
     client: Client, status: str | None, task: str | None, created_by: str | None, limit: int, as_json: bool
 ) -> None:
@@ -134,8 +134,8 @@ def list_tickets(
         return
     when = ago if is_terminal() else moment
     rows = (
-        (one.ticket_id, one.status, one.task, when(ms(one.created_at)), one.created_by, one.approved_by, one.title)
-        for one in found
+        (row.ticket_id, row.status, row.task, when(ms(row.created_at)), row.created_by, row.approved_by, row.title)
+        for row in found
     )
     show_rows(TICKET_COLUMNS, rows, nothing="no such tickets" if status or task or created_by else "no tickets yet")
 
@@ -143,7 +143,7 @@ def list_tickets(
 @ticket.command("show")
 @click.argument("ticket_id", metavar="TICKET", shell_complete=complete_tickets())
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-@where_options
+@client_options
 def show(client: Client, ticket_id: str, as_json: bool) -> None:
     """Show a ticket: what it says and where it stands.
 
@@ -159,7 +159,7 @@ def show(client: Client, ticket_id: str, as_json: bool) -> None:
 @ticket.command("trail")
 @click.argument("ticket_id", metavar="TICKET", shell_complete=complete_tickets())
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object, with every artifact whole.")
-@where_options
+@client_options
 def trail(client: Client, ticket_id: str, as_json: bool) -> None:
     """Show all that happened to a ticket, oldest first: decisions, work orders, outputs, gates, what to do next.
 
@@ -178,7 +178,7 @@ def trail(client: Client, ticket_id: str, as_json: bool) -> None:
 @ticket.command("watch")
 @click.argument("ticket_id", metavar="TICKET", shell_complete=complete_tickets())
 @click.option("--json", "as_json", is_flag=True, help="Each event, then the ticket, as a JSON object a line.")
-@where_options
+@client_options
 def watch(client: Client, ticket_id: str, as_json: bool) -> None:
     """Follow a ticket until it is DONE (exit code 0) or BLOCKED (exit code 1).
 

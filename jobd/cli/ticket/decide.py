@@ -10,7 +10,7 @@ import msgspec
 from jobd.cli.completion import complete_tickets
 from jobd.cli.jobs import for_each
 from jobd.cli.table import is_terminal
-from jobd.cli.target import where_options
+from jobd.cli.target import client_options
 from jobd.cli.ticket.fields import by_option
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _command(
     command: Callable[..., Any] = decide
     decorators: list[Callable[..., Any]] = [
         *options,
-        where_options,
+        client_options,
         click.option("--json", "as_json", is_flag=True, help="As one JSON object a ticket."),
         click.option("--why", default="", metavar="TEXT", help="The reason, for the trail."),
         click.option(

@@ -67,31 +67,47 @@ def change_line(event: Event) -> str:
 
 def trail_rows(trail: Trail) -> list[tuple[str, str, str]]:
     """When, what and how, oldest first."""
-    told = sorted(_told(trail), key=lambda one: one[0])
-    return [(moment(ms(at)), what, plain(how)) for at, what, how in told]
+    entries = sorted(_entries(trail), key=lambda entry: entry[0])
+    return [(moment(ms(at)), what, plain(how)) for at, what, how in entries]
 
 
-def _told(trail: Trail) -> Iterator[tuple[datetime, str, str]]:
+def _entries(trail: Trail) -> Iterator[tuple[datetime, str, str]]:
     ticket = trail.ticket
     yield ticket.created_at, "written", f"by {ticket.created_by}: {ticket.title}"
-    for one in trail.decisions:
-        why = f": {one['why']}" if one["why"] else ""
-        yield _at(one["decided_at"]), "decision", f"{one['kind']} by {one['decided_by']}, {one['to_status']}{why}"
-    for one in trail.events:
-        yield _at(one["created_at"]), "event", one["type"]
-        if one["processed_at"] is not None:
-            yield _at(one["processed_at"]), "event", f"{one['type']} {one['reason']}"
-    for one in trail.context_snapshots:
-        yield _at(one["created_at"]), "snapshot", f"{one['snapshot_id']}, payload {compact(one['payload'])}"
-    for one in trail.workorders:
-        told = f"{one['work_order_id']}, task {one['diazotroph_type']}, job {one['job_id']}"
-        yield _at(one["created_at"]), "work order", told
-    for one in trail.output_bundles:
-        yield _at(one["created_at"]), "output", f"{one['outcome']} {_output(one)}"
-    for one in trail.run_records:
-        yield _at(one["created_at"]), "gates", f"{one['gate_result']}, {one['ticket_status']}: {one['gate_reason']}"
-    for one in trail.pause_states:
-        yield _at(one["created_at"]), "pause", f"{one['reason']}; next: {'; or '.join(one['prioritized_actions'])}"
+    for decision in trail.decisions:
+        why = f": {decision['why']}" if decision["why"] else ""
+        yield (
+            _at(decision["decided_at"]),
+            "decision",
+            f"{decision['kind']} by {decision['decided_by']}, {decision['to_status']}{why}",
+        )
+    for event in trail.events:
+        yield _at(event["created_at"]), "event", event["type"]
+        if event["processed_at"] is not None:
+            yield _at(event["processed_at"]), "event", f"{event['type']} {event['reason']}"
+    for snapshot in trail.context_snapshots:
+        yield (
+            _at(snapshot["created_at"]),
+            "snapshot",
+            f"{snapshot['snapshot_id']}, payload {compact(snapshot['payload'])}",
+        )
+    for order in trail.workorders:
+        how = f"{order['work_order_id']}, task {order['diazotroph_type']}, job {order['job_id']}"
+        yield _at(order["created_at"]), "work order", how
+    for bundle in trail.output_bundles:
+        yield _at(bundle["created_at"]), "output", f"{bundle['outcome']} {_output(bundle)}"
+    for record in trail.run_records:
+        yield (
+            _at(record["created_at"]),
+            "gates",
+            f"{record['gate_result']}, {record['ticket_status']}: {record['gate_reason']}",
+        )
+    for pause in trail.pause_states:
+        yield (
+            _at(pause["created_at"]),
+            "pause",
+            f"{pause['reason']}; next: {'; or '.join(pause['prioritized_actions'])}",
+        )
 
 
 def _output(bundle: dict[str, Any]) -> str:

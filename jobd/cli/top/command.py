@@ -17,7 +17,7 @@ import anyio
 import click
 
 from jobd.cli.running import run_async
-from jobd.cli.target import PATIENCE_S, Place, place_options
+from jobd.cli.target import PATIENCE_S, CliTarget, target_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from jobd import AsyncClient
-    from jobd.cli.top.rates import Seen
+    from jobd.cli.top.rates import SnapshotHistory
 
-#: For each answer; longer than that, jobd counts as away.
+#: Timeout of a request in seconds; after that jobd counts as away.
 TIMEOUT_S = 5.0
-#: The clock in the corner goes on between looks.
+#: Seconds between two redraws, so that the clock in the corner goes on between two snapshots.
 TICK_S = 1.0
+#: Keys that leave: q, Ctrl-C, Ctrl-D, Escape.
 LEAVE = frozenset(b"qQ\x03\x04\x1b")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 
@@ -42,11 +43,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
     default=2.0,
     show_default=True,
     metavar="S",
-    help="Look every so many seconds.",
+    help="Seconds between two snapshots.",
 )
 @click.option("--once", is_flag=True, help="Print one frame and end.")
-@place_options
-def top(place: Place, interval: float, once: bool) -> None:
+@target_options
+def top(target: CliTarget, interval: float, once: bool) -> None:
     """Watch a jobd live: rates, queues, running jobs with their progress, workers, dead letters. q or Ctrl-C leaves.
 
     \b
@@ -58,35 +59,35 @@ def top(place: Place, interval: float, once: bool) -> None:
     is_live = sys.stdin.isatty() and sys.stdout.isatty()
     if not once and not is_live:
         raise click.UsageError("a live view needs a terminal; --once prints one frame")
-    run_async(print_once if once else Top(place, interval).run, *((place,) if once else ()))
+    run_async(print_once if once else Top(target, interval).run, *((target,) if once else ()))
 
 
-async def print_once(place: Place) -> None:
+async def print_once(target: CliTarget) -> None:
     from rich.console import Console
 
     from jobd.cli.top.frame import frame
-    from jobd.cli.top.rates import MOST, Seen, look
+    from jobd.cli.top.rates import MOST, SnapshotHistory, take_snapshot
 
-    async with client_of(place, PATIENCE_S) as client:
-        seen = Seen(place.url)
-        seen.add(await look(client))
+    async with client_of(target, PATIENCE_S) as client:
+        history = SnapshotHistory(target.url)
+        history.add(await take_snapshot(client))
     console = Console()
-    console.print(frame(seen, console.width, 4 * MOST, None), crop=True)
+    console.print(frame(history, console.width, 4 * MOST, None), crop=True)
 
 
-def client_of(place: Place, patience_s: float = 0.0) -> AsyncClient:
+def client_of(target: CliTarget, patience_s: float = 0.0) -> AsyncClient:
     from jobd import AsyncClient
 
-    return AsyncClient(place.url, place.token, TIMEOUT_S, patience_s=patience_s)
+    return AsyncClient(target.url, target.token, TIMEOUT_S, patience_s=patience_s)
 
 
 class Top:
-    def __init__(self, place: Place, interval_s: float) -> None:
-        from jobd.cli.top.rates import Seen
+    def __init__(self, target: CliTarget, interval_s: float) -> None:
+        from jobd.cli.top.rates import SnapshotHistory
 
-        self._place = place
+        self._target = target
         self._interval_s = interval_s
-        self._seen: Seen = Seen(place.url)
+        self._history: SnapshotHistory = SnapshotHistory(target.url)
 
     async def run(self) -> None:
         from rich.live import Live
@@ -95,21 +96,21 @@ class Top:
             keys_unbuffered(sys.stdin.fileno()),
             Live(screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live,
         ):
-            async with client_of(self._place) as client, anyio.create_task_group() as tasks:
+            async with client_of(self._target) as client, anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hear_signals, live, tasks.cancel_scope)
                 tasks.start_soon(self._read_keys, tasks.cancel_scope)
                 tasks.start_soon(self._tick, live)
-                await self._look_on(client, live)
+                await self._poll(client, live)
 
-    async def _look_on(self, client: AsyncClient, live: Live) -> None:
-        from jobd.cli.top.rates import look
+    async def _poll(self, client: AsyncClient, live: Live) -> None:
+        from jobd.cli.top.rates import take_snapshot
         from jobd.client import Unavailable
 
         while True:
             try:
-                self._seen.add(await look(client))
+                self._history.add(await take_snapshot(client))
             except Unavailable as error:
-                self._seen.fail(error)
+                self._history.fail(error)
             self._draw(live)
             await anyio.sleep(self._interval_s)
 
@@ -142,7 +143,7 @@ class Top:
         from jobd.cli.top.frame import frame
 
         width, height = live.console.size
-        live.update(frame(self._seen, width, height, self._interval_s), refresh=True)
+        live.update(frame(self._history, width, height, self._interval_s), refresh=True)
 
 
 @contextmanager

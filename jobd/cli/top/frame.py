@@ -21,40 +21,40 @@ if TYPE_CHECKING:
 
     from rich.console import JustifyMethod, RenderableType
 
-    from jobd.cli.top.rates import Look, Rates, Seen
+    from jobd.cli.top.rates import Rates, Snapshot, SnapshotHistory
     from jobd.client import DeadLetter, HeldJob, QueueObject, Worker
 
-#: From here on there is room for what is good to know.
+#: Columns of the terminal from which on the extra columns of each table are shown.
 WIDE = 110
 HEAD_LINES = 5
 BAR_CELLS = 12
-#: The first columns of all sections are as wide, where there is room, so that the rest stands in line.
+#: Width of the first column of every table on a wide terminal, so that the columns align: that of a job id.
 ID_CELLS = 36
 
 
-class Section(NamedTuple):
+class TableSection(NamedTuple):
     #: Title and whether it is a number, of each column.
     columns: Sequence[tuple[str, bool]]
     rows: Sequence[Sequence[RenderableType]]
-    #: Said when there are no rows.
+    #: Shown when there are no rows.
     nothing: str
 
 
-def frame(seen: Seen, width: int, height: int, interval_s: float | None) -> Group:
+def frame(history: SnapshotHistory, width: int, height: int, interval_s: float | None) -> Group:
     """`interval_s` None: there will be no other."""
-    head = [_title(seen, width, interval_s), _state(seen, width)]
-    if seen.last is None:
+    head = [_title(history, width, interval_s), _state(history, width)]
+    if history.last is None:
         return Group(*head)
     is_wide = width >= WIDE
     sections = [
-        _queues(seen, seen.last),
-        _running(seen.last, is_wide),
-        _workers(seen.last),
-        _letters(seen.last, is_wide),
+        _queues(history, history.last),
+        _running(history.last, is_wide),
+        _workers(history.last),
+        _letters(history.last, is_wide),
     ]
     room = height - HEAD_LINES - sum(2 for _ in sections) + 1  # the last has no empty line behind it
     shares = shared_out(room, [max(1, len(section.rows)) for section in sections])
-    parts: list[RenderableType] = [*head, _totals(seen, seen.last), Text()]
+    parts: list[RenderableType] = [*head, _totals(history, history.last), Text()]
     for section, share in zip(sections, shares, strict=True):
         parts += [_table(section, share, is_wide), Text()]
     return Group(*parts[:-1])
@@ -70,35 +70,35 @@ def shared_out(room: int, wants: Sequence[int]) -> list[int]:
     return shares
 
 
-def _title(seen: Seen, width: int, interval_s: float | None) -> Text:
-    left = f" jobd top  {seen.url}"
+def _title(history: SnapshotHistory, width: int, interval_s: float | None) -> Text:
+    left = f" jobd top  {history.url}"
     every = "" if interval_s is None else f"  every {interval_s:g} s  q leaves "
     right = f"{time.strftime('%H:%M:%S')}{every}"
     return Text(f"{left}{' ' * max(1, width - len(left) - len(right))}{right}", style="reverse", no_wrap=True)
 
 
-def _state(seen: Seen, width: int) -> Text:
-    if seen.away_s is not None:
-        known = "" if seen.last is None else "; below is how it was"
-        text, style = f"jobd is AWAY for {lasting(seen.away_s)}, trying again{known} ({seen.trouble})", "bold red"
-    elif seen.was_away_s is not None:
-        text, style = f"jobd is back; it was away for {lasting(seen.was_away_s)}", "bold green"
-    elif seen.last is None:
+def _state(history: SnapshotHistory, width: int) -> Text:
+    if history.away_s is not None:
+        known = "" if history.last is None else "; below is how it was"
+        text, style = f"jobd is AWAY for {lasting(history.away_s)}, trying again{known} ({history.trouble})", "bold red"
+    elif history.was_away_s is not None:
+        text, style = f"jobd is back; it was away for {lasting(history.was_away_s)}", "bold green"
+    elif history.last is None:
         text, style = "asking jobd", "dim"
-    elif seen.last.stats.degraded:
+    elif history.last.stats.degraded:
         text, style = "up, but Redis is away: jobs run all the same, live events come late", "yellow"
     else:
         text, style = "up", "green"
     return Text(f" {one_line(text)}"[:width], style=style, no_wrap=True)
 
 
-def _totals(seen: Seen, last: Look) -> Text:
+def _totals(history: SnapshotHistory, last: Snapshot) -> Text:
     totals, stats = last.stats.totals, last.stats
     colours = {"queued": "cyan", "running": "blue", "done": "green", "error": "red", "canceled": "yellow"}
     text = Text(no_wrap=True)
     for name, colour in colours.items():
         text.append(f" {name} ").append(f"{getattr(totals, name)} ", style=f"bold {colour}")
-    came, ended, failed = _rate_texts(seen.rates())
+    came, ended, failed = _rate_texts(history.rates())
     text.append(f"\n in {came}/s   out {ended}/s   failed {failed}/s   untold commits {stats.outbox_depth}")
     return text
 
@@ -109,74 +109,79 @@ def _rate_texts(rates: Rates | None) -> tuple[str, str, str]:
     return f"{rates.came:.1f}", f"{rates.ended:.1f}", f"{rates.failed:.1f}"
 
 
-def _queues(seen: Seen, last: Look) -> Section:
+def _queues(history: SnapshotHistory, last: Snapshot) -> TableSection:
     columns = (
         *(("QUEUE", False), ("STATE", False), ("SLOTS", True), ("QUEUED", True), ("RUNNING", True)),
         *(("IN/S", True), ("OUT/S", True), ("ERROR", True), ("WAITS", True)),
     )
-    busiest = sorted(last.stats.queues, key=lambda one: (-(one.queued + one.running), one.name))
-    return Section(columns, [_queue_row(seen, one) for one in busiest], "no queues")
+    busiest = sorted(last.stats.queues, key=lambda queue: (-(queue.queued + queue.running), queue.name))
+    return TableSection(columns, [_queue_row(history, queue) for queue in busiest], "no queues")
 
 
-def _queue_row(seen: Seen, one: QueueObject) -> list[RenderableType]:
-    came, ended, _ = _rate_texts(seen.queue_rates(one.name))
+def _queue_row(history: SnapshotHistory, queue: QueueObject) -> list[RenderableType]:
+    came, ended, _ = _rate_texts(history.queue_rates(queue.name))
     return [
-        _plain(one.name),
-        Text("paused", style="yellow") if one.paused else Text("open"),
-        Text("-" if one.slots is None else str(one.slots)),
-        Text(str(one.queued), style="cyan" if one.queued else ""),
-        Text(str(one.running), style="blue" if one.running else ""),
+        _plain(queue.name),
+        Text("paused", style="yellow") if queue.paused else Text("open"),
+        Text("-" if queue.slots is None else str(queue.slots)),
+        Text(str(queue.queued), style="cyan" if queue.queued else ""),
+        Text(str(queue.running), style="blue" if queue.running else ""),
         Text(came),
         Text(ended),
-        Text(str(one.error), style="red" if one.error else ""),
-        Text("-" if one.head_waits_s is None else lasting(one.head_waits_s)),
+        Text(str(queue.error), style="red" if queue.error else ""),
+        Text("-" if queue.head_waits_s is None else lasting(queue.head_waits_s)),
     ]
 
 
-def _running(last: Look, is_wide: bool) -> Section:
+def _running(last: Snapshot, is_wide: bool) -> TableSection:
     more = (("QUEUE", False), ("STEP", False)) if is_wide else ()
     columns = (("RUNNING JOB", False), ("TASK", False), ("FOR", True), ("PROGRESS", False), *more)
-    return Section(columns, [_running_row(one, is_wide) for one in last.workers.held], "nothing runs")
+    return TableSection(columns, [_running_row(job, is_wide) for job in last.workers.held], "nothing runs")
 
 
-def _running_row(one: HeldJob, is_wide: bool) -> list[RenderableType]:
-    how_far = Text("stopping", style="yellow") if one.cancel_requested else _bar(one.progress)
-    row: list[RenderableType] = [Text(str(one.job_id)), _plain(one.task), Text(ago(one.started_ts) or ""), how_far]
-    return [*row, _plain(one.queue), _plain(one.step)] if is_wide else row
+def _running_row(job: HeldJob, is_wide: bool) -> list[RenderableType]:
+    how_far = Text("stopping", style="yellow") if job.cancel_requested else _bar(job.progress)
+    row: list[RenderableType] = [Text(str(job.job_id)), _plain(job.task), Text(ago(job.started_ts) or ""), how_far]
+    return [*row, _plain(job.queue), _plain(job.step)] if is_wide else row
 
 
 def _bar(progress: float | None) -> Text:
     return Text("-") if progress is None else Text(bar(progress, BAR_CELLS, sys.stdout.encoding), style="blue")
 
 
-def _workers(last: Look) -> Section:
+def _workers(last: Snapshot) -> TableSection:
     columns = (("WORKER", False), ("KIND", False), ("JOBS", True), ("LONGEST", True), ("HEARTBEAT", True))
-    return Section(columns, [_worker_row(one) for one in last.workers.workers], "nobody holds a job now")
+    return TableSection(columns, [_worker_row(worker) for worker in last.workers.workers], "nobody holds a job now")
 
 
-def _worker_row(one: Worker) -> list[RenderableType]:
-    times = (ago(one.oldest_lease_ts), ago(one.last_heartbeat_ts))
-    return [_plain(one.worker_id), _plain(one.kind), Text(str(one.jobs)), *(Text(each or "") for each in times)]
+def _worker_row(worker: Worker) -> list[RenderableType]:
+    times = (ago(worker.oldest_lease_ts), ago(worker.last_heartbeat_ts))
+    return [
+        _plain(worker.worker_id),
+        _plain(worker.kind),
+        Text(str(worker.jobs)),
+        *(Text(each or "") for each in times),
+    ]
 
 
-def _letters(last: Look, is_wide: bool) -> Section:
+def _letters(last: Snapshot, is_wide: bool) -> TableSection:
     more = (("QUEUE", False), ("RUNS AGAIN AS", False)) if is_wide else ()
     columns = (("DEAD LETTER", False), ("TASK", False), ("ENDED", True), ("REASON", False), *more)
-    waiting = [one for one in last.letters.letters if one.redriven_to is None or is_wide]
-    return Section(columns, [_letter_row(one, is_wide) for one in waiting], "no dead letters")
+    waiting = [letter for letter in last.letters.letters if letter.redriven_to is None or is_wide]
+    return TableSection(columns, [_letter_row(letter, is_wide) for letter in waiting], "no dead letters")
 
 
-def _letter_row(one: DeadLetter, is_wide: bool) -> list[RenderableType]:
+def _letter_row(letter: DeadLetter, is_wide: bool) -> list[RenderableType]:
     row: list[RenderableType] = [
-        Text(str(one.job_id), style="red"),
-        _plain(one.task),
-        Text(ago(one.at_ts) or ""),
-        _plain(one.reason),
+        Text(str(letter.job_id), style="red"),
+        _plain(letter.task),
+        Text(ago(letter.at_ts) or ""),
+        _plain(letter.reason),
     ]
-    return [*row, _plain(one.queue), Text(str(one.redriven_to or "-"))] if is_wide else row
+    return [*row, _plain(letter.queue), Text(str(letter.redriven_to or "-"))] if is_wide else row
 
 
-def _table(section: Section, most: int, is_wide: bool) -> Table:
+def _table(section: TableSection, most: int, is_wide: bool) -> Table:
     table = Table(box=None, padding=(0, 1), pad_edge=True, header_style="bold", show_edge=False)
     for n, (title, is_number) in enumerate(section.columns):
         least = ID_CELLS if n == 0 and is_wide else None

@@ -1,4 +1,4 @@
-"""What `jobd top` knows: the last look at a jobd, how fast its counters move, and whether it is away."""
+"""What `jobd top` knows: the last snapshots of a jobd, how fast its counters move, and whether it is away."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from jobd import AsyncClient
     from jobd.client import ClientError, DeadLetters, QueueObject, Stats, Totals, Workers
 
-#: Jobs and letters that fit on any screen.
+#: Most running jobs and dead letters that are asked for: more than fit on a screen.
 MOST = 50
-#: Rates are over so much of the past, so that single jobs do not make them jump.
+#: Rates are averages over this many seconds, so that single jobs do not make them jump.
 WINDOW_S = 10.0
-#: How long it is said that jobd came back.
+#: How long the frame says that jobd came back, in seconds.
 BACK_S = 10.0
 
 
-class Look(NamedTuple):
+class Snapshot(NamedTuple):
     #: By `time.monotonic()`
     at: float
     stats: Stats
@@ -36,34 +36,34 @@ class Rates(NamedTuple):
     failed: float
 
 
-async def look(client: AsyncClient) -> Look:
+async def take_snapshot(client: AsyncClient) -> Snapshot:
     stats = await client.stats()
     workers = await client.workers(limit=MOST, held=MOST)
     letters = await client.dead_letters(limit=MOST)
-    return Look(time.monotonic(), stats, workers, letters)
+    return Snapshot(time.monotonic(), stats, workers, letters)
 
 
-class Seen:
-    """All looks so far; what is drawn is drawn from here."""
+class SnapshotHistory:
+    """The snapshots of the last WINDOW_S, and whether jobd is away; frames are drawn from it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.last: Look | None = None
+        self.last: Snapshot | None = None
         #: Why the last try failed; None: it did not.
         self.trouble: ClientError | None = None
         self._away_since: float | None = None
         self._was_away_s = 0.0
         self._back_at: float | None = None
-        self._looks: deque[Look] = deque()
+        self._snapshots: deque[Snapshot] = deque()
 
-    def add(self, new: Look) -> None:
+    def add(self, new: Snapshot) -> None:
         if self._away_since is not None:
             self._was_away_s, self._back_at = new.at - self._away_since, new.at
-            self._looks.clear()  # what happened meanwhile happened at nobody knows which moment
+            self._snapshots.clear()  # a rate over the outage would be wrong
         self._away_since, self.trouble, self.last = None, None, new
-        self._looks.append(new)
-        while new.at - self._looks[0].at > WINDOW_S and len(self._looks) > 2:
-            self._looks.popleft()
+        self._snapshots.append(new)
+        while new.at - self._snapshots[0].at > WINDOW_S and len(self._snapshots) > 2:
+            self._snapshots.popleft()
 
     def fail(self, error: ClientError) -> None:
         self.trouble = error
@@ -77,28 +77,28 @@ class Seen:
 
     @property
     def was_away_s(self) -> float | None:
-        """For how long it was away, as long as that is news."""
+        """For how long it was away; None once it has been back for BACK_S."""
         is_news = self._back_at is not None and time.monotonic() - self._back_at < BACK_S
         return self._was_away_s if is_news else None
 
     def rates(self) -> Rates | None:
         """Of all jobs; None: not known yet."""
-        return self._rates([look.stats.totals for look in self._looks])
+        return self._rates([snapshot.stats.totals for snapshot in self._snapshots])
 
     def queue_rates(self, name: str) -> Rates | None:
-        found = [{one.name: one for one in look.stats.queues}.get(name) for look in self._looks]
+        found = [{queue.name: queue for queue in snapshot.stats.queues}.get(name) for snapshot in self._snapshots]
         return self._rates(found)
 
     def _rates(self, counters: Sequence[Totals | QueueObject | None]) -> Rates | None:
         if len(counters) < 2 or counters[0] is None or counters[-1] is None:
             return None
         first, last = counters[0], counters[-1]
-        passed_s = self._looks[-1].at - self._looks[0].at
+        passed_s = self._snapshots[-1].at - self._snapshots[0].at
         ended = _ended(last) - _ended(first)
         came = ended + last.queued + last.running - first.queued - first.running
         # Retention takes from the counters, too; a rate below nothing would only puzzle.
         return Rates(*(max(0.0, number / passed_s) for number in (came, ended, last.error - first.error)))
 
 
-def _ended(one: Totals | QueueObject) -> int:
-    return one.done + one.error + one.canceled
+def _ended(counters: Totals | QueueObject) -> int:
+    return counters.done + counters.error + counters.canceled
