@@ -50,20 +50,24 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.job.model import Canceled, Completed, LeaseLost, Requeued
-    from jobd.lifecycle.events import Telling
+    from jobd.lifecycle.events import EventBatch
     from jobd.lifecycle.report import Held, Refusal
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
 
-#: At 500 a batch costs little more than its rows; a larger one only makes callers wait.
+#: Items of one flush, and so rows of one commit. At 500 the cost per item is flat; more would only add latency.
 MAX_BATCH = 500
+#: Items that wait for a flush; callers beyond that wait for room, or are refused (enqueue).
 MAX_WAITING = 20_000
-#: How long a restart of Postgres may take before callers are told that the outcome is unknown.
+#: Seconds that a restart of Postgres may take before callers get OutcomeUnknown.
 RETURN_S = 15.0
+#: Seconds between two tries to reach a Postgres that is away.
 RETRY_S = 0.1
-#: How long a job waits for another request with its idempotency key, and how often it is sent again meanwhile.
+#: Seconds that a job waits for another transaction that holds its idempotency key.
 KEY_BUSY_S = 1.5
+#: Seconds between two tries meanwhile.
 KEY_RETRY_S = 0.25
+#: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
 
 
@@ -116,8 +120,8 @@ async def _release(engine: Engine, holders: Sequence[Held]) -> Sequence[Requeued
     return await release(engine.database, holders)
 
 
-async def _emit(engine: Engine, tellings: Sequence[Telling]) -> Sequence[events.Answer]:
-    return await events.append_events(engine.database, tellings, limit=engine.events_limit())
+async def _emit(engine: Engine, batches: Sequence[EventBatch]) -> Sequence[events.Answer]:
+    return await events.append_events(engine.database, batches, limit=engine.events_limit())
 
 
 # -- what came of a batch whose connection broke -----------------------------------------------------------------------
@@ -140,11 +144,11 @@ async def _send_again(_: Engine, items: Sequence[object]) -> Sequence[NotApplied
     return [NotApplied() for _ in items]
 
 
-async def _send_again_if_counted(_: Engine, tellings: Sequence[Telling]) -> Sequence[NotApplied]:
+async def _send_again_if_counted(_: Engine, batches: Sequence[EventBatch]) -> Sequence[NotApplied]:
     """Events are kept once if their holder counts them; the outcome of others is unknown."""
-    if any(telling.told_n is None for telling in tellings):
+    if any(batch.emitted_n is None for batch in batches):
         raise ServerDown("the connection broke while events were being kept")
-    return [NotApplied() for _ in tellings]
+    return [NotApplied() for _ in batches]
 
 
 # -- the table of batched verbs ----------------------------------------------------------------------------------------
@@ -171,7 +175,7 @@ class Engine:
     ) -> None:
         self.database = database
         self.config = config
-        #: Called after every commit that others have to be told of.
+        #: Called after every commit that wrote an outbox row, to wake the relay.
         self._on_commit = on_commit
         #: Called for every running job that is to be canceled: its holder may be in this very process.
         self._on_cancel_requested = on_cancel_requested
@@ -191,7 +195,7 @@ class Engine:
         return answer
 
     async def enqueue_whole(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids tell which it was."""
+        """Enqueue all of them or none, in a commit of their own. After `ServerDown`, their ids say which it was."""
         database, limits = await self._open(), self.config().limits
         answers = await enqueue(database, jobs, max_queued=limits.max_queued, whole=True)
         self._on_commit()
@@ -237,12 +241,12 @@ class Engine:
     async def release(self, holder: Held) -> Requeued | Canceled | Refusal:
         return await self._batcher(RELEASE).submit(holder)
 
-    async def tell(self, telling: Telling) -> events.Answer:
-        """Keep what a holder tells. One that counts (`told_n`) may send it again; another may not."""
-        return await self._batcher(EMIT).submit(telling)
+    async def emit(self, batch: EventBatch) -> events.Answer:
+        """Keep events that a handler emitted. A holder that counts them (`emitted_n`) may send a batch again."""
+        return await self._batcher(EMIT).submit(batch)
 
-    async def tell_many(self, tellings: Sequence[Telling]) -> list[events.Answer | Exception]:
-        return await self._batcher(EMIT).submit_many(tellings)
+    async def emit_many(self, batches: Sequence[EventBatch]) -> list[events.Answer | Exception]:
+        return await self._batcher(EMIT).submit_many(batches)
 
     def events_limit(self) -> events.Limit:
         return events.Limit(self.config().limits.job_events_mb << 20, self._is_disk_low())
@@ -275,7 +279,7 @@ class Engine:
     # -- running -----------------------------------------------------------------------------------------------
 
     async def run(self, handle: Handle) -> None:
-        """Flush until told to stop, then flush what is left."""
+        """Flush until asked to stop, then flush what is left."""
         try:
             async with anyio.create_task_group() as tasks:
                 for batcher in self._batchers.values():
@@ -335,5 +339,5 @@ class Engine:
 
 
 def is_item_error(error: Exception) -> bool:
-    """About the data of some item: whoever sent it shall hear of it, and nobody else."""
+    """The error is about the data of one item of the batch: its sender gets it, and no other caller."""
     return isinstance(error, (asyncpg.exceptions.DataError, asyncpg.IntegrityConstraintViolationError, ValueError))

@@ -48,7 +48,8 @@ FOLDER = "results"
 MARKER = "installation"
 #: Large results that are handled at the same time; each needs memory and keeps the GIL for milliseconds.
 AT_ONCE = 1
-#: For so long after its file was written the commit may still be under way, whatever the clock says of the file's age.
+#: Seconds after its file was written in which the commit of a report may still be under way; the file's own age is not
+#: trusted, since clocks jump.
 FRESH_S = 3600.0
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -72,12 +73,12 @@ class ResultLost(JobdError):
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)
-        #: The other node that has it, if there is one.
+        #: The node that has the file, if it is another one.
         self.node = node
 
 
-class Holder(Protocol):
-    """Whoever reports a result: what was claimed, or a report itself."""
+class AttemptHolder(Protocol):
+    """The holder of an attempt that reports a result: a claimed job, or a report."""
 
     @property
     def job_id(self) -> UUID: ...
@@ -109,16 +110,16 @@ class Results:
     def __init__(self, data_dir: Path, config: Callable[[], Config]) -> None:
         self._data_dir = data_dir
         self._config = config
-        #: For whatever has a large result in its hands.
+        #: Bounds the threads that hold a large result in memory.
         self.limiter = anyio.CapacityLimiter(AT_ONCE)
-        #: What was written here not long ago, and when; the oldest first.
+        #: result_ref of files written here in the last `FRESH_S`, with time.monotonic(); oldest first.
         self._fresh: dict[str, float] = {}
         self._node = _node_of(data_dir)
         self._lock = threading.Lock()
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    async def keep(self, job: Holder, result: bytes) -> str | None:
+    async def keep(self, job: AttemptHolder, result: bytes) -> str | None:
         """Put a large result into a file, before it is reported; the `result_ref` to report, None: report it inline.
 
         Raises ResultNotKept, and leaves nothing behind then.
@@ -127,11 +128,11 @@ class Results:
             return None
         return (await self.keep_pieces(job, iter((result,)))).ref
 
-    async def keep_pieces(self, job: Holder, pieces: Iterator[bytes]) -> KeptResult:
+    async def keep_pieces(self, job: AttemptHolder, pieces: Iterator[bytes]) -> KeptResult:
         """Put a large result into a file, piece by piece. Raises ResultNotKept and whatever `pieces` raises."""
         return await to_thread.run_sync(self._write, job, pieces, limiter=self.limiter)
 
-    def _write(self, job: Holder, pieces: Iterator[bytes]) -> KeptResult:
+    def _write(self, job: AttemptHolder, pieces: Iterator[bytes]) -> KeptResult:
         """Its name says what is in it, so it gets it last."""
         file_digest, digest = hashlib.sha256(job.lease_token.bytes), hashlib.sha256()
         temporary = f".{job.job_id}-{secrets.token_hex(16)}@{self._node}.json.{secrets.token_hex(4)}"
@@ -202,7 +203,7 @@ class Results:
         return await to_thread.run_sync(self._remove_orphans, [one.ref for one in found])
 
     def _remove_orphans(self, refs: list[str]) -> int:
-        with self._lock:  # a report that comes now waits, and writes its file anew
+        with self._lock:  # a report that comes now waits, and writes its file again
             now = time.monotonic()
             return self._remove([ref for ref in refs if now - self._fresh.get(ref, -FRESH_S) >= FRESH_S])
 

@@ -18,7 +18,7 @@ import msgspec
 
 from jobd.follow.followers import ROOM, Batch, Followers, server_sent
 from jobd.job.history import LAST_EVENTS, Cursor, Event, events_after
-from jobd.lifecycle.events import Place, read_history
+from jobd.lifecycle.events import HistoryPlace, read_history
 from jobd.stream import channel
 from jobd.stream.keys import TOLD
 from jobd.supervise.wakeup import Wakeup
@@ -130,7 +130,7 @@ class Tailer(Followers[Cursor]):
         return min(LONGEST_REST_S, REST * took_s)
 
     async def _read(self, places: Sequence[tuple[UUID, Cursor]]) -> list[Batch[Cursor] | None]:
-        records = await read_history(self._database, [Place(*place) for place in places])
+        records = await read_history(self._database, [HistoryPlace(*place) for place in places])
         return [
             None if record is None else _batch(record, after)
             for (_, after), record in zip(places, records, strict=True)

@@ -19,7 +19,7 @@ from jobd.http.hang_up import while_wanted
 from jobd.http.jobs import JOB_ID
 from jobd.http.query import read_query
 from jobd.job.history import START, Cursor, newest, read_cursor
-from jobd.lifecycle.events import Place, read_history
+from jobd.lifecycle.events import HistoryPlace, read_history
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
@@ -122,12 +122,12 @@ def _write_at_once(request: Request) -> WriteAtOnce | None:
 
 async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:
     """The job as it stands; a cursor that no event of it ever had is refused rather than waited for."""
-    (record,) = await read_history(call.services.database, [Place(job_id, after)])
+    (record,) = await read_history(call.services.database, [HistoryPlace(job_id, after)])
     if record is None:
         raise await missing(call.services.database, job_id)
     if after <= newest(record) or record.is_cut:
         return record
-    (whole,) = await read_history(call.services.database, [Place(job_id, START)])
+    (whole,) = await read_history(call.services.database, [HistoryPlace(job_id, START)])
     last = newest(whole or record)
     raise ApiError("cursor_ahead", f"job {job_id} has no event {after} yet, its newest is {last}; start without one")
 

@@ -13,9 +13,9 @@ import msgspec
 
 from jobd.http.body import read_json
 from jobd.http.endpoint import Call, json_answer, post
-from jobd.job.history import RESERVED, Told
+from jobd.job.history import RESERVED, HandlerEvent
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.events import Kept, OutOfStep, Telling
+from jobd.lifecycle.events import EventBatch, Kept, OutOfStep
 from jobd.wire.events import (
     EventsAnswer,
     EventsBatchAnswer,
@@ -43,7 +43,7 @@ async def tell(call: Call) -> Response:
     asked = await read_json(call.request, EventsRequest, BODY_BYTES)
     now_ms = int(time.time() * 1000)
     telling = _telling(asked, [_told(f"$.events[{n}]", n, event, now_ms) for n, event in enumerate(asked.events)])
-    return json_answer(_answer(LeaseLost() if telling is None else await call.services.engine.tell(telling)))
+    return json_answer(_answer(LeaseLost() if telling is None else await call.services.engine.emit(telling)))
 
 
 async def tell_batch(call: Call) -> Response:
@@ -53,18 +53,18 @@ async def tell_batch(call: Call) -> Response:
         _telling(job, [_told(f"$.jobs[{n}].events[{m}]", n, event, now_ms) for m, event in enumerate(job.events)])
         for n, job in enumerate(asked.jobs)
     ]
-    answers = iter(await call.services.engine.tell_many([telling for telling in tellings if telling is not None]))
+    answers = iter(await call.services.engine.emit_many([telling for telling in tellings if telling is not None]))
     kept = [_answer(LeaseLost() if telling is None else next(answers)) for telling in tellings]
     return json_answer(EventsBatchAnswer(jobs=kept))
 
 
-def _telling(asked: EventsRequest | JobEvents, events: list[Told]) -> Telling | None:
+def _telling(asked: EventsRequest | JobEvents, events: list[HandlerEvent]) -> EventBatch | None:
     """None if its ids are none of ours, and so as wrong as those of another."""
     try:
         job_id, lease_token = UUID(asked.job_id), UUID(asked.lease_token)
     except ValueError:
         return None
-    return Telling(job_id=job_id, lease_token=lease_token, events=events, told_n=asked.offset)
+    return EventBatch(job_id=job_id, lease_token=lease_token, events=events, emitted_n=asked.offset)
 
 
 def _answer(answer: Answer | Exception) -> EventsAnswer:
@@ -73,17 +73,17 @@ def _answer(answer: Answer | Exception) -> EventsAnswer:
     if isinstance(answer, Kept):
         return EventsAnswer(ok=True, last_event_id=str(answer.last))
     if isinstance(answer, OutOfStep):
-        return EventsAnswer(ok=False, reason="out_of_step", offset=answer.told_n)
+        return EventsAnswer(ok=False, reason="out_of_step", offset=answer.emitted_n)
     return EventsAnswer(ok=False, reason="lease_lost")
 
 
-def _told(where: str, index: int, event: WorkerEvent, now_ms: int) -> Told:
+def _told(where: str, index: int, event: WorkerEvent, now_ms: int) -> HandlerEvent:
     if event.type in RESERVED:
         raise ApiError("invalid", f"{where}.type: {event.type} is told by jobd itself; choose another", index=index)
     data = msgspec.json.encode(event.data)
     if len(data) > DATA_BYTES:
         raise ApiError("too_large", f"{where}.data has {len(data)} bytes, the limit is {DATA_BYTES}", index=index)
-    return Told(event.type, now_ms if event.ts is None else event.ts, event.step, msgspec.Raw(data))
+    return HandlerEvent(event.type, now_ms if event.ts is None else event.ts, event.step, msgspec.Raw(data))
 
 
 ENDPOINTS = (

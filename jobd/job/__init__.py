@@ -1,1 +1,6 @@
-"""The rules of a job's life, as functions of what is known: nothing here waits, asks the time, or touches a server."""
+"""The rules of a job's life, as functions of what is known: nothing here waits, asks the time, or touches a server.
+
+status    the words for jobs and attempts          model      what decisions read and answer
+machine   the decisions, and the transition table  retry      backoff and dead letters
+history   the events of a job, in order            diagram    the table as a page of the docs
+"""

@@ -1,12 +1,12 @@
 """The events of a job, in order, out of what is stored of it: pure.
 
-Each has a cursor that only grows: the attempt it belongs to and its number in it. Nothing but what holders tell is kept
+Each has a cursor that only grows: the attempt it belongs to and its number in it. Only what handlers emit is kept
 as an event; the rest follows from the job and its attempts, so it is the same whenever and from wherever it is read:
 
     0-1         queued
     k-0         running: attempt k has begun
-    k-1 ...     what its holder told, in order
-    k-(N-1)     gap, if the holder fell silent: what it had not told yet is lost
+    k-1 ...     what its handler emitted, in order
+    k-(N-1)     gap, if the holder fell silent: what it had not sent yet is lost
     k-N         what came of the attempt: queued (again), done, error or canceled
     k-(N+1)     canceled, if that was asked for while the job waited after attempt k (0-2 before the first)
 """
@@ -22,13 +22,13 @@ from jobd.job.status import AttemptOutcome, JobStatus
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: After one of these there is no other.
+#: Event types that end a history: no event follows one of these.
 LAST_EVENTS = frozenset({"done", "error", "canceled"})
 
-#: What jobd tells itself, and nobody else.
+#: Event types that only jobd emits; a handler's event of such a type is refused.
 RESERVED = LAST_EVENTS | {"hello", "gap", "queued", "running", "cancel_requested"}
 
-#: The step that each event of jobd's own names.
+#: The `step` of each event that jobd itself emits.
 STEPS = {
     "queued": "gateway.enqueue",
     "running": "worker.start",
@@ -51,11 +51,11 @@ class Cursor(NamedTuple):
         return f"{self.attempt}-{self.n}"
 
 
-#: Larger than the number of any event in its attempt.
+#: Larger than the number of any event in its attempt: the largest int of Postgres.
 LARGEST_N = (1 << 31) - 1
 #: Before the first event.
 START = Cursor(0, 0)
-#: After every event: who reads from here on hears of nothing but that it is over.
+#: After every event: a follower from here on only learns that the job is over.
 BEYOND = Cursor((1 << 31) - 1, 0)
 
 
@@ -71,15 +71,15 @@ def read_cursor(text: str) -> Cursor | None:
 class Event(NamedTuple):
     cursor: Cursor
     type: str
-    #: When, in ms.
+    #: Milliseconds since 1970.
     ts: int
     step: str
     #: JSON
     data: msgspec.Raw
 
 
-class Told(msgspec.Struct, frozen=True):
-    """One event as its holder told it and as a chunk keeps it."""
+class HandlerEvent(msgspec.Struct, frozen=True):
+    """One event as a handler emitted it and as a chunk of the event log keeps it."""
 
     type: str
     ts: int
@@ -94,14 +94,14 @@ class EndedAttempt(msgspec.Struct, frozen=True, array_like=True):
     outcome: str
     led_to: str
     event_n: int
-    #: `null` if there was none; an optional Raw is not to be had.
+    #: JSON, `null` if there was none: msgspec has no optional Raw.
     error: msgspec.Raw
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True):
     attempt_no: int
     first_n: int
-    events: list[Told]
+    events: list[HandlerEvent]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created_ts: int
     finished_ts: int | None
     acquired_ts: int | None
-    #: How many events the open attempt has told.
+    #: Number of the newest event of the open attempt; None: no attempt is open.
     open_n: int | None
     error: msgspec.Raw | None
     attempts: list[EndedAttempt]
@@ -134,7 +134,7 @@ def before(first: Cursor) -> Cursor:
 
 
 def last_events(record: Record, after: Cursor) -> list[Event]:
-    """The end of a history that is too long to be told whole, with a gap for what is left out after its beginning."""
+    """The end of a history that is too long to be sent whole, with a gap for what is left out after its beginning."""
     events = events_after(record, after)
     if after == START:
         return events
@@ -169,12 +169,12 @@ def _events(record: Record) -> Iterator[Event]:
 def _chunks_of(record: Record, attempt: int) -> Iterator[Event]:
     for chunk in record.chunks:
         if chunk.attempt_no == attempt:
-            for n, told in enumerate(chunk.events, chunk.first_n):
-                yield Event(Cursor(attempt, n), told.type, told.ts, told.step, told.data)
+            for n, event in enumerate(chunk.events, chunk.first_n):
+                yield Event(Cursor(attempt, n), event.type, event.ts, event.step, event.data)
 
 
 def ends(attempt: EndedAttempt, error: msgspec.Raw | None = None) -> Iterator[Event]:
-    """What is told of the end of an attempt."""
+    """The events that follow from the end of an attempt."""
     at = attempt.ended_ts
     silent = attempt.outcome == AttemptOutcome.EXPIRED
     if silent:
@@ -186,7 +186,7 @@ def ends(attempt: EndedAttempt, error: msgspec.Raw | None = None) -> Iterator[Ev
 
 
 def made(kind: str, cursor: Cursor, ts: int, error: msgspec.Raw | None = None) -> Event:
-    """An event of jobd's own: `requeued` is told as another `queued`."""
+    """An event that jobd itself emits: `requeued` is shown as another `queued`."""
     data: dict[str, Any] = {} if kind == "queued" else {"attempt": cursor.attempt}
     if error is not None and kind != "done":
         data["error"] = error

@@ -151,14 +151,14 @@ def decide_heartbeat(
 
 
 def decide_complete(job: JobView, claim: ClaimRef) -> Completed | Refused:
-    """Ends the job, though its lease expired or a cancel was requested; told twice, answers the same twice."""
+    """Ends the job, though its lease expired or a cancel was requested; the same report again gets the same answer."""
     return _refuse(job, claim, replays=_COMPLETE) or Completed()
 
 
 def decide_fail(
     job: JobView, claim: ClaimRef, *, retryable: bool, policy: RetryPolicy, jitter: float, now: float
 ) -> Ended | Refused:
-    """Requeues with a backoff while that is allowed, then dead-letters; told twice, answers the same twice."""
+    """Requeues with a backoff while that is allowed, then dead-letters; the same report again gets the same answer."""
     if refused := _refuse(job, claim, replays=_FAIL):
         return refused
     if job.cancel_requested:

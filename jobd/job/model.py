@@ -7,7 +7,7 @@ written.
     refusals    NotClaimable  LeaseLost  Superseded  Conflicting  NotReapable  AlreadyFinal  NotDeadLettered
     replays     AlreadyFinished
 
-`ok` and `ack` are what a worker is told: `ack` says that the message which brought the job has had its effect.
+`ok` and `ack` are the answer to a worker: `ack` says that the message which brought the job has had its effect.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Canceled(Struct, frozen=True):
 
 
 class CancelRequested(Struct, frozen=True):
-    """The job runs on; its holder is told at the next heartbeat."""
+    """The job runs on; its holder learns it with the next heartbeat."""
 
 
 # Refusals and replays: nothing changes

@@ -24,7 +24,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     cap_s: float = 300.0
 
 
-#: Of tasks that differ from the others: none.
+#: Policies of tasks that have one of their own: none.
 NO_POLICIES: Final[Mapping[str, RetryPolicy]] = {}
 
 

@@ -67,7 +67,7 @@ _WORKER_STATUS: Final = {
 
 
 def task_run_status(status: JobStatus, attempt_count: int) -> str:
-    """The `status` column of the view `task_runs`, which tells a first wait from a later one."""
+    """The `status` column of the view `task_runs`, which distinguishes a first wait from a later one."""
     if status is JobStatus.QUEUED and attempt_count > 0:
         return "RETRYING"
     return _TASK_RUN_STATUS[status]

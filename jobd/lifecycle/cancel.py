@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CANCEL_JOBS = statement("cancel_jobs")
 
-#: How often a cancel meets a claim, a requeue or another cancel of the same job before it is put off.
+#: Tries of a cancel that meets a claim, a requeue or another cancel of the same job each time; then it is refused.
 TRIES = 20
 
 CancelAnswer = Canceled | CancelRequested | AlreadyFinal | Unknown

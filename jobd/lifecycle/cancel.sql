@@ -1,7 +1,7 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
 -- name: cancel_jobs
--- A queued job is canceled; a running one is marked, and its holder is told at the next heartbeat. A final job, one that
+-- A queued job is canceled; a running one is marked, and its holder learns it with the next heartbeat. A final job, one that
 -- was marked before, and one that is unknown, has no row back. Leases are locked before jobs, as everywhere.
 -- A row without event_n says that another transaction moved the job while this one waited for it, so that the number of
 -- the event is not to be seen from here: undo it all and cancel again.
@@ -42,7 +42,7 @@ moved AS (
             ELSE 1 + (SELECT event_n FROM attempts WHERE attempts.job_id = jobs.id AND number = jobs.attempt_no)
         END AS event_n
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns)
     SELECT
         min(updated_at), CASE status WHEN 'running' THEN 'cancel_requested' ELSE status END,

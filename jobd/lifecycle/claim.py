@@ -13,7 +13,7 @@ import msgspec
 from jobd.job.machine import decide_claim
 from jobd.job.model import Canceled, ClaimRef, DeadLettered, JobView, NotClaimable
 from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
-from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.lock_order import sorted_once
 from jobd.lifecycle.report import Held
 from jobd.store.ids import random_ids
 from jobd.store.statements import statement
@@ -116,7 +116,7 @@ async def claim(
     """
     fresh = fresh_ids(len(asks)) if fresh is None else fresh
     answers: dict[int, ClaimAnswer] = {}
-    sent = in_turn(asks, lambda ask: (ask.job_id, ask.enqueue_id))
+    sent = sorted_once(asks, lambda ask: (ask.job_id, ask.enqueue_id))
     order = list(sent.values())
     ids = [fresh[n] for n in order]
     for row in await _run(session, CLAIM_JOBS, [asks[n] for n in order], ids, ttl_s, task_ttls, now):

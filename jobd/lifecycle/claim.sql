@@ -38,7 +38,7 @@ leased AS (
         message_id, lease_ttl_s
     FROM taken
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts)
     SELECT
         min(updated_at), CASE WHEN starts_with(owner_id, 'redis:') THEN 'taken' ELSE 'running' END,
@@ -105,7 +105,7 @@ leased AS (
         id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, lease_ttl_s
     FROM taken
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, streams)
     SELECT
         min(updated_at), 'running', array_agg(id), array_agg(version), array_agg(attempt_no),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from jobd.job.machine import decide_complete
 from jobd.job.model import Completed
-from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.lock_order import sorted_once
 from jobd.lifecycle.report import Held, Refusal, explain, proof_of
 from jobd.store.statements import statement
 
@@ -30,7 +30,7 @@ async def complete(
     session: Session, reports: Sequence[Completion], *, now: datetime | None = None
 ) -> list[Completed | Refusal]:
     """Finish jobs whose attempts their callers still hold; the answers are in their order."""
-    sent = in_turn(reports, proof_of)
+    sent = sorted_once(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
     rows = await session.fetch(
         COMPLETE_IF_LEASED,

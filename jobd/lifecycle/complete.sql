@@ -36,7 +36,7 @@ finished AS (
     RETURNING
         jobs.id, jobs.queue, jobs.version, jobs.updated_at, f.stream, f.message_id, f.attempt_no, f.event_n, f.n
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, streams, message_ids)
     SELECT
         min(updated_at), 'done', array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n),

@@ -1,5 +1,5 @@
 -- fragment: end_of_attempt
--- The end of attempts, whoever ended them (fail, release, reap, a claim that takes over): the attempts are closed, jobs in
+-- The end of attempts, the same for fail, release, reap and a claim that takes over: the attempts are closed, jobs in
 -- error become dead letters, the outbox has a row for each kind of event, and the queues' counters move. It goes by the
 -- rows of `moved`, one for each job, with
 --   id, queue, task, status, version, updated_at    the job as it is now
@@ -22,7 +22,7 @@ dead_lettered AS (
     INSERT INTO dead_letters (job_id, queue, task, reason, at)
     SELECT id, queue, task, reason, updated_at FROM moved WHERE status = 'error'
 ),
-noted AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns, has_gap, streams, message_ids)
     SELECT
         min(updated_at), event, array_agg(id), array_agg(version), array_agg(attempt_no), array_agg(event_n),

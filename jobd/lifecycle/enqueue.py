@@ -1,4 +1,4 @@
-"""Enqueue: new jobs and the outbox row that tells of them, in one commit.
+"""Enqueue: new jobs and their outbox row, in one commit.
 
 Most batches are one statement. A batch with idempotency keys or with `dedupe` first books the keys and looks for twins,
 in the same transaction: a key is booked by inserting it, so of many that come with one key at once exactly one makes a
@@ -33,8 +33,9 @@ POINT_KEYS = statement("point_keys")
 LOCK_SPECS = statement("lock_specs")
 FIND_TWINS = statement("find_twins")
 
-#: How long a batch waits for a key that another transaction holds, and, one by one, for each of its keys after that.
+#: Milliseconds that a whole batch waits for idempotency keys which another transaction holds.
 LOCKED_MS = 20
+#: The same for each key alone, when the batch is tried again key by key to find the busy ones.
 LOCKED_APART_MS = 1
 WAIT_AS_USUAL = f"SET LOCAL lock_timeout = '{SESSION['lock_timeout']}'"
 
@@ -73,7 +74,7 @@ class Created(msgspec.Struct, frozen=True, eq=False):
     created_at: datetime | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Which job it is says everything; when it was made is told along."""
+        """The job alone decides: `created_at` is missing after a lost answer."""
         return isinstance(other, Created) and self.job_id == other.job_id
 
     __hash__ = None  # type: ignore[assignment]

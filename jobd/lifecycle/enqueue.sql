@@ -40,7 +40,7 @@ added AS (
 specified AS (
     INSERT INTO job_specs (spec, job_id) SELECT id_at(spec_hash, 1), id FROM added WHERE spec_hash IS NOT NULL
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions)
     SELECT min(created_at), 'queued', array_agg(id), array_agg(version) FROM added HAVING count(*) > 0
 ),

@@ -1,4 +1,4 @@
-"""Events: what holders tell while they work is kept in chunks; the history of a job is read from any cursor on."""
+"""Events: what handlers emit is kept in chunks of the event log; the history of a job is read from any cursor on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.job.history import START, Chunk, Cursor, EndedAttempt, Record, Told, before
+from jobd.job.history import START, Chunk, Cursor, EndedAttempt, HandlerEvent, Record, before
 from jobd.job.model import LeaseLost
 from jobd.store.statements import statement
 
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 APPEND_EVENTS = statement("append_events")
 LAST_CHUNKS = statement("last_chunks")
 READ_HISTORY = statement("read_history")
-TOLD_BEFORE = statement("told_before")
+EMITTED_BEFORE = statement("emitted_before")
 
-#: Events of one chunk at most; it bounds how far back a reader's place is looked for.
+#: Most events of one chunk: to find a cursor, at most this many events are read too many.
 CHUNK_EVENTS = 200
-#: Types of events that can be done without when there is too much of them.
+#: Event types that are dropped first when the disk is low or a handler emits too much.
 DROPPED_FIRST = frozenset({"log", "token"})
-#: Bytes of events after which a chunk takes no more: whoever reads takes whole chunks.
+#: Bytes of events after which a chunk takes no more: chunks are read whole.
 CHUNK_BYTES = 256 * 1024
-#: Chunks of a job that one look brings at most, and the bytes after which it brings no other.
+#: Most chunks of one job that one query returns.
 CHUNKS = 50
+#: Bytes of one job after which a query returns no further chunk.
 LOOK_BYTES = 1 << 20
-#: The same for all places of one look together, as far as each gets one chunk.
+#: Bytes of all followers' jobs in one query together; each gets one chunk all the same.
 ALL_PLACES_BYTES = 8 << 20
 
 _attempts = msgspec.json.Decoder(EndedAttempt)
@@ -41,14 +42,14 @@ _chunks = msgspec.json.Decoder(Chunk)
 _encode = msgspec.json.Encoder().encode
 
 
-class Telling(msgspec.Struct, frozen=True, kw_only=True):
-    """What the holder of a job has to tell."""
+class EventBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that a handler emitted, with the proof that their sender holds the job."""
 
     job_id: UUID
     lease_token: UUID
-    events: list[Told]
-    #: How many events of this attempt it has told before; then the same telling sent twice is kept once.
-    told_n: int | None = None
+    events: list[HandlerEvent]
+    #: How many events of this attempt were sent before; then a batch that comes twice is kept once. None: not counted.
+    emitted_n: int | None = None
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -57,15 +58,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class OutOfStep(msgspec.Struct, frozen=True):
-    """The holder counts otherwise: what lies between was never told, or is told again with more."""
+    """The holder counts otherwise: events in between never came, or come again with others."""
 
-    told_n: int
+    emitted_n: int
 
 
 Answer = Kept | OutOfStep | LeaseLost
 
 
-class Place(msgspec.Struct, frozen=True):
+class HistoryPlace(msgspec.Struct, frozen=True):
     """A reader's place in the history of a job."""
 
     job_id: UUID
@@ -75,12 +76,12 @@ class Place(msgspec.Struct, frozen=True):
 class Limit(msgspec.Struct, frozen=True):
     """How much is kept. What is not is counted in a `dropped` event."""
 
-    #: Bytes that a job has told, after which nothing more of it is kept.
+    #: Bytes of events of one job, after which none of its events is kept.
     job_bytes: int = (1 << 62) - 1
     #: Log lines and tokens are dropped, for want of space on the disk.
     is_disk_low: bool = False
 
-    def drops(self, event: Told) -> bool:
+    def drops(self, event: HandlerEvent) -> bool:
         return self.is_disk_low and event.type in DROPPED_FIRST
 
 
@@ -89,7 +90,7 @@ UNLIMITED = Limit()
 
 async def append_events(
     session: Session,
-    tellings: Sequence[Telling],
+    batches: Sequence[EventBatch],
     *,
     limit: Limit = UNLIMITED,
     seen: bool = False,
@@ -97,75 +98,75 @@ async def append_events(
 ) -> list[Answer]:
     """Keep them; the answers are in their order. Tellings of one job are joined, as long as a chunk allows."""
     answers: dict[int, Answer] = {}
-    for groups in _rounds(tellings):
-        firsts = [tellings[group[0]] for group in groups]
-        told = [[event for n in group for event in tellings[n].events] for group in groups]
-        chunks = [[event for event in events if not limit.drops(event)] for events in told]
+    for groups in _rounds(batches):
+        firsts = [batches[group[0]] for group in groups]
+        emitted = [[event for n in group for event in batches[n].events] for group in groups]
+        chunks = [[event for event in events if not limit.drops(event)] for events in emitted]
         rows = await session.fetch(
             APPEND_EVENTS,
-            [telling.job_id for telling in firsts],
-            [telling.lease_token for telling in firsts],
+            [batch.job_id for batch in firsts],
+            [batch.lease_token for batch in firsts],
             [len(chunk) for chunk in chunks],
             [_encode(chunk).decode() for chunk in chunks],
-            [telling.told_n for telling in firsts],
+            [batch.emitted_n for batch in firsts],
             "seen" if seen else "events",
             now,
-            [len(events) for events in told],
+            [len(events) for events in emitted],
             limit.job_bytes,
         )
         for row in rows:
             kept = Kept(Cursor(row["attempt_no"], row["last_n"]))
             answers |= dict.fromkeys(groups[row["n"] - 1], kept)
         refused = [n for group in groups for n in group if n not in answers]
-        answers |= dict(zip(refused, await _explained(session, [tellings[n] for n in refused]), strict=True))
-    return [answers[n] for n in range(len(tellings))]
+        answers |= dict(zip(refused, await _explained(session, [batches[n] for n in refused]), strict=True))
+    return [answers[n] for n in range(len(batches))]
 
 
-def _rounds(tellings: Sequence[Telling]) -> list[list[list[int]]]:
-    """Which tellings go together: in each round every job once, with as many of its tellings as a chunk holds."""
+def _rounds(batches: Sequence[EventBatch]) -> list[list[list[int]]]:
+    """Which batches go together: in each round every job once, with as many of its batches as a chunk holds."""
     rounds: list[dict[tuple[UUID, UUID], list[int]]] = []
     last: dict[tuple[UUID, UUID], int] = {}
-    for n, telling in enumerate(tellings):
-        key = (telling.job_id, telling.lease_token)
+    for n, batch in enumerate(batches):
+        key = (batch.job_id, batch.lease_token)
         at = last.get(key, 0)
-        if at < len(rounds) and key in rounds[at] and not _continues(tellings, rounds[at][key], telling):
+        if at < len(rounds) and key in rounds[at] and not _continues(batches, rounds[at][key], batch):
             at += 1
         if at == len(rounds):
             rounds.append({})
         rounds[at].setdefault(key, []).append(n)
         last[key] = at
-    return [sorted(groups.values(), key=lambda group: tellings[group[0]].job_id.int) for groups in rounds]
+    return [sorted(groups.values(), key=lambda group: batches[group[0]].job_id.int) for groups in rounds]
 
 
-def _continues(tellings: Sequence[Telling], group: Sequence[int], telling: Telling) -> bool:
+def _continues(batches: Sequence[EventBatch], group: Sequence[int], batch: EventBatch) -> bool:
     """Those that count stand alone: of two, the first may be known already and the second not."""
-    size = sum(len(tellings[n].events) for n in group)
-    uncounted = telling.told_n is None and tellings[group[0]].told_n is None
-    return uncounted and size + len(telling.events) <= CHUNK_EVENTS
+    size = sum(len(batches[n].events) for n in group)
+    uncounted = batch.emitted_n is None and batches[group[0]].emitted_n is None
+    return uncounted and size + len(batch.events) <= CHUNK_EVENTS
 
 
-async def _explained(session: Session, tellings: Sequence[Telling]) -> list[Answer]:
-    """Why these were not kept now: told before, counted otherwise, or no longer the holder's."""
-    if not tellings:
+async def _explained(session: Session, batches: Sequence[EventBatch]) -> list[Answer]:
+    """Why these were not kept now: kept before, counted otherwise, or no longer the holder's."""
+    if not batches:
         return []
     rows = await session.fetch(
-        TOLD_BEFORE,
-        [telling.job_id for telling in tellings],
-        [telling.lease_token for telling in tellings],
+        EMITTED_BEFORE,
+        [batch.job_id for batch in batches],
+        [batch.lease_token for batch in batches],
     )
     standing = {row["n"] - 1: row for row in rows}
-    return [_why(telling, standing.get(n)) for n, telling in enumerate(tellings)]
+    return [_why(batch, standing.get(n)) for n, batch in enumerate(batches)]
 
 
-def _why(telling: Telling, row: asyncpg.Record | None) -> Answer:
-    if row is None or telling.told_n is None:
+def _why(batch: EventBatch, row: asyncpg.Record | None) -> Answer:
+    if row is None or batch.emitted_n is None:
         return LeaseLost()
-    if row["told_n"] >= telling.told_n + len(telling.events):
+    if row["told_n"] >= batch.emitted_n + len(batch.events):
         return Kept(Cursor(row["attempt_no"], row["last_n"]))
     return OutOfStep(row["told_n"])
 
 
-async def read_history(session: Session, places: Sequence[Place]) -> list[Record | None]:
+async def read_history(session: Session, places: Sequence[HistoryPlace]) -> list[Record | None]:
     """What there is to know about each reader's job from its place on; None: there is no such job (any more)."""
     rows = await session.fetch(
         READ_HISTORY,
@@ -181,7 +182,7 @@ async def read_history(session: Session, places: Sequence[Place]) -> list[Record
 
 
 async def last_places(session: Session, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:
-    """From where on one look brings the rest of each job's history: START unless it has told more than `most_bytes`."""
+    """From where on one query returns the rest of each job's history: START unless its events exceed `most_bytes`."""
     rows = await session.fetch(LAST_CHUNKS, job_ids, CHUNKS, most_bytes)
     begins = {row["n"] - 1: Cursor(row["attempt_no"], row["first_n"]) for row in rows}
     return [before(begins[n]) if n in begins else START for n in range(len(job_ids))]

@@ -1,29 +1,29 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
 -- name: append_events
--- Keeps what holders tell, one chunk for each job, numbered on from what its attempt has told before. A job without a row
--- back is not this holder's any more, or was told the same before; nothing is kept then.
--- Of a job that has told more bytes than it may, nothing more is kept. What is not kept is counted in one `dropped` event:
+-- Keeps what handlers emitted, one chunk for each job, numbered on from the attempt's last event. A job without a row
+-- back is not this holder's any more, or sent the same before; nothing is kept then.
+-- Of a job whose events have more bytes than they may, nothing more is kept. What is not kept is counted in one `dropped` event:
 -- the last one of the attempt, as long as nothing was kept after it, else a new one.
 -- $1 job_ids uuid[] (in order, each once), $2 lease_tokens uuid[], $3 how many events to keep int[], $4 chunks text[] (JSON
--- arrays of those), $5 how many the holder told before int[] (null: it does not count), $6 event text ('events', or 'seen'
--- if Redis has them already), $7 now timestamptz or null (tests only), $8 how many were told now int[], $9 most bytes of a
+-- arrays of those), $5 how many the holder sent before int[] (null: it does not count), $6 event text ('events', or 'seen'
+-- if Redis has them already), $7 now timestamptz or null (tests only), $8 how many were sent now int[], $9 most bytes of a
 -- job bigint
 WITH asked AS MATERIALIZED (
     SELECT
         *, octet_length(chunk) AS size
     FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $8::integer[]) WITH ORDINALITY
-        AS a (job_id, lease_token, number, chunk, told_n, told, n)
+        AS a (job_id, lease_token, number, chunk, told_n, emitted, n)
 ),
 numbered AS (
     UPDATE leases l SET
-        told_n = l.told_n + a.told,
+        told_n = l.told_n + a.emitted,
         -- Counted from the job's earlier attempts on; their bytes are looked up once in an attempt.
         event_bytes = a.size + coalesce(
             l.event_bytes, (SELECT coalesce(sum(e.size), 0) FROM event_log e WHERE e.job_id = l.resource_id)
         ),
         event_n = l.event_n + CASE
-            WHEN a.number > 0 AND coalesce(l.event_bytes, 0) < $9::bigint THEN a.number + (a.number < a.told)::integer
+            WHEN a.number > 0 AND coalesce(l.event_bytes, 0) < $9::bigint THEN a.number + (a.number < a.emitted)::integer
             WHEN EXISTS (
                 SELECT FROM event_log e
                 WHERE e.job_id = l.resource_id AND e.attempt_no = l.attempt_no AND e.first_n > l.event_n - 200
@@ -35,10 +35,10 @@ numbered AS (
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_no IS NOT NULL
         AND l.told_n = coalesce(a.told_n, l.told_n)
     RETURNING
-        a.n, l.resource_id, l.attempt_no, l.event_n AS last_n, a.chunk, a.number, a.told,
-        -- As above, seen from behind: of the first telling of an attempt nothing had been counted.
-        a.number = 0 OR (l.told_n > a.told AND l.event_bytes - a.size >= $9::bigint) AS none_kept,
-        (l.told_n > a.told AND l.event_bytes - a.size >= $9::bigint) AS is_over
+        a.n, l.resource_id, l.attempt_no, l.event_n AS last_n, a.chunk, a.number, a.emitted,
+        -- As above, seen from behind: before the first batch of an attempt nothing had been counted.
+        a.number = 0 OR (l.told_n > a.emitted AND l.event_bytes - a.size >= $9::bigint) AS none_kept,
+        (l.told_n > a.emitted AND l.event_bytes - a.size >= $9::bigint) AS is_over
 ),
 sorted AS (
     SELECT
@@ -47,7 +47,7 @@ sorted AS (
             WHERE e.job_id = resource_id AND e.attempt_no = numbered.attempt_no AND e.first_n > numbered.last_n - 200
                 AND e.last_n = numbered.last_n AND e.events -> -1 ->> 'type' = 'dropped'
         ) AS is_counted_only,
-        CASE WHEN none_kept THEN told ELSE told - number END AS dropped,
+        CASE WHEN none_kept THEN emitted ELSE emitted - number END AS dropped,
         CASE WHEN none_kept THEN '[]' ELSE chunk END AS kept_chunk
     FROM numbered
 ),
@@ -75,7 +75,7 @@ kept AS (
     INSERT INTO event_log (job_id, attempt_no, first_n, last_n, events, size, at)
     SELECT resource_id, attempt_no, first_n, last_n, events, size, clock($7) FROM fresh
 ),
-told AS (
+outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts, event_ns)
     SELECT
         clock($7), $6::text, array_agg(resource_id), array_agg(0), array_agg(attempt_no), array_agg(first_n)
@@ -83,15 +83,15 @@ told AS (
 )
 SELECT n, attempt_no, last_n FROM numbered;
 
--- name: told_before
--- How much the holders of these leases have told; one without a row has lost its lease. Reads only.
+-- name: emitted_before
+-- How many events the holders of these leases have sent; one without a row has lost its lease. Reads only.
 -- $1 job_ids uuid[], $2 lease_tokens uuid[]
 SELECT a.n, l.attempt_no, l.event_n AS last_n, l.told_n
 FROM unnest($1::uuid[], $2::uuid[]) WITH ORDINALITY AS a (job_id, lease_token, n)
 JOIN leases l ON l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token;
 
 -- name: read_history
--- What has happened to jobs since the event that each reader knows: the job, its attempts and the chunks they told, as
+-- What has happened to jobs since the event that each reader knows: the job, its attempts and their chunks of events, as
 -- far as they are of use for that. A job without a row is unknown, or gone. Reads only.
 -- $1 job_ids uuid[], $2 attempts int[], $3 event numbers int[], $4 most chunks of a job int, $5 most events of a chunk int,
 -- $6 bytes of a job's chunks after which no other is taken int
@@ -108,7 +108,7 @@ SELECT
         )::text
         FROM attempts WHERE job_id = jobs.id AND number >= a.attempt ORDER BY number
     ) AS attempts,
-    coalesce(told.chunks, '{}') AS chunks, coalesce(told.is_cut, false) AS is_cut
+    coalesce(log.chunks, '{}') AS chunks, coalesce(log.is_cut, false) AS is_cut
 FROM unnest($1::uuid[], $2::integer[], $3::integer[]) WITH ORDINALITY AS a (job_id, attempt, event_n, n)
 JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
 LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id])
@@ -132,10 +132,10 @@ LEFT JOIN LATERAL (
         ) next
         WINDOW in_order AS (ORDER BY attempt_no, first_n)
     ) counted
-) told ON true;
+) log ON true;
 
 -- name: last_chunks
--- Where the newest chunks of jobs begin that have no more than so many bytes together, one chunk at least. A job without a
+-- Where the newest chunks of jobs begin that have at most the given bytes together, one chunk at least. A job without a
 -- row has no others. Reads only.
 -- $1 job_ids uuid[], $2 most chunks of a job int, $3 most bytes int
 SELECT a.n, kept.attempt_no, kept.first_n

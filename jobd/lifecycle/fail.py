@@ -10,7 +10,7 @@ from jobd.job.machine import decide_fail
 from jobd.job.model import Canceled, DeadLettered, Requeued
 from jobd.job.retry import NO_POLICIES, as_arrays
 from jobd.job.status import AttemptOutcome, DeadLetterReason
-from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.lock_order import sorted_once
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.statements import statement
 
@@ -48,7 +48,7 @@ async def fail(
 
     `jitter` and `now` are for tests.
     """
-    sent = in_turn(reports, proof_of)
+    sent = sorted_once(reports, proof_of)
     ordered = [reports[n] for n in sent.values()]
     rows = await session.fetch(
         FAIL_IF_LEASED,

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.lock_order import sorted_once
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ async def renew_rows(
     now: datetime | None,
 ) -> list[asyncpg.Record | None]:
     """The row of each lease that was extended, in the order of the grips. Of two with one token the first counts."""
-    ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
+    ordered = [grips[n] for n in sorted_once(grips, _proof_of).values()]
     rows = await session.fetch(
         RENEW_LEASES,
         [grip.resource_id for grip in ordered],
@@ -111,7 +111,7 @@ async def renew_rows(
 
 async def release(session: Session, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
     """Give leases up; False for one that was lost before."""
-    ordered = [grips[n] for n in in_turn(grips, _proof_of).values()]
+    ordered = [grips[n] for n in sorted_once(grips, _proof_of).values()]
     rows = await session.fetch(
         RELEASE_LEASES,
         [grip.resource_id for grip in ordered],

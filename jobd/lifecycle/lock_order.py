@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 Proof = TypeVar("Proof", bound="tuple[UUID, object] | tuple[UUID, object, object]")
 
 
-def in_turn(items: Sequence[Item], proof: Callable[[Item], Proof]) -> dict[Proof, int]:
+def sorted_once(items: Sequence[Item], proof: Callable[[Item], Proof]) -> dict[Proof, int]:
     """What each item shows, once, with the position of the first that shows it, in the order of the resources' ids.
 
     A proof is the id of the resource and what else has to be current. Items that show different things for one resource

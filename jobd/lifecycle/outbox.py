@@ -1,4 +1,4 @@
-"""The outbox: what has been committed and not yet told, and the live jobs for telling everything anew."""
+"""The outbox: changes that are committed and not yet in Redis; and the live jobs, for filling an empty Redis again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobd.store.session import Session
 
 READ_OUTBOX = statement("read_outbox")
-FORGET_TOLD = statement("forget_told")
+DELETE_OUTBOX_ROWS = statement("delete_outbox_rows")
 READ_EPOCH = statement("read_epoch")
 RAISE_EPOCH = statement("raise_epoch")
 READ_LIVE_QUEUED = statement("read_live_queued")
@@ -26,14 +26,14 @@ READ_LIVE_DELAYED = statement("read_live_delayed")
 READ_LIVE_RUNNING = statement("read_live_running")
 
 
-class Told(msgspec.Struct, frozen=True):
+class OutboxRow(msgspec.Struct, frozen=True):
     """One change of one job; the fields are in the order of the statement's columns."""
 
     seq: int
     event: str
-    #: When, in ms.
+    #: Milliseconds since 1970.
     ts: int
-    #: A holder fell silent before this.
+    #: The attempt before ended because its holder fell silent: a `gap` event comes first.
     has_gap: bool
     job_id: UUID
     version: int
@@ -54,7 +54,7 @@ class Told(msgspec.Struct, frozen=True):
     result: str | None
     result_ref: str | None
     error: str | None
-    #: What a holder told: a JSON array.
+    #: Events that a handler emitted: a JSON array.
     events: str | None
 
 
@@ -76,10 +76,10 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
 _LIVE = Live.__struct_fields__
 
 
-async def read_outbox(session: Session, *, most: int, skip: Sequence[int] = ()) -> list[Told]:
+async def read_outbox(session: Session, *, most: int, skip: Sequence[int] = ()) -> list[OutboxRow]:
     """The changes of the oldest `most` commits, in their order, without those to skip."""
     rows = await session.fetch(READ_OUTBOX, most, list(skip))
-    return [Told(*row) for row in rows]
+    return [OutboxRow(*row) for row in rows]
 
 
 async def read_epoch(session: Session) -> str:
@@ -92,8 +92,8 @@ async def raise_epoch(session: Session) -> str:
     return await read_epoch(session)
 
 
-async def forget_told(session: Session, seqs: Sequence[int]) -> None:
-    await session.execute(FORGET_TOLD, list(seqs))
+async def delete_outbox_rows(session: Session, seqs: Sequence[int]) -> None:
+    await session.execute(DELETE_OUTBOX_ROWS, list(seqs))
 
 
 async def live_jobs(

@@ -1,7 +1,7 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see claim.sql.
 
 -- name: read_outbox
--- What is still to be told, oldest first, with what the telling needs: one row per job and change. Reads only.
+-- Changes that are not in Redis yet, oldest first, with what Redis needs of the job: one row per job and change. Reads only.
 -- $1 most commits int, $2 commits to pass over bigint[]
 SELECT
     r.seq, r.event, (extract(epoch FROM r.at) * 1000)::bigint AS ts, r.has_gap, c.job_id, c.version,
@@ -25,7 +25,7 @@ ORDER BY r.seq;
 
 -- name: read_epoch
 -- Which filling of Redis this database knows of. It also names the server and its timeline, and the table itself: after a
--- failover or a restore Postgres may have gone back in time, and what Redis was told meanwhile is not to be believed.
+-- failover or a restore Postgres may have gone back in time, and what was published to Redis meanwhile is not to be believed.
 SELECT
     installation.id::text || '/' || (SELECT system_identifier FROM pg_control_system()) || '.'
     || left(pg_walfile_name(pg_current_wal_lsn()), 8) || '.' || 'installation'::regclass::oid || '/' || epoch AS epoch
@@ -34,14 +34,14 @@ FROM installation;
 -- name: raise_epoch
 UPDATE installation SET epoch = epoch + 1;
 
--- name: forget_told
--- Deletes what has been told. If a crash undoes this, it is told again, which changes nothing: so no wait for the disk.
+-- name: delete_outbox_rows
+-- Deletes rows that were published. If a crash undoes this, they are published again, which changes nothing: so no wait for the disk.
 -- $1 seqs bigint[]
 WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) AS setting)
 DELETE FROM outbox USING relaxed WHERE outbox.seq = ANY($1::bigint[]) AND relaxed.setting = 'off';
 
 -- name: read_live_queued
--- One page of the queued jobs that have their place, in its order, for telling a Redis that has forgotten them. Reads only.
+-- One page of the queued jobs that have their place, in its order, for a Redis that has lost them. Reads only.
 -- $1 queue text, $2 after order_at timestamptz, $3 after id uuid (both null: from the first), $4 most int
 SELECT
     id AS job_id, version, task, queue, status, payload::text AS payload, ttl_s, attempt_no, order_at,

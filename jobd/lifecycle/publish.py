@@ -34,7 +34,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ahead(msgspec.Struct, frozen=True, kw_only=True):
-    """What there may be to do for whoever publishes."""
+    """What there may be to do for the relay."""
 
     #: The outbox is not empty.
     has_news: bool

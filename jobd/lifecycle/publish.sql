@@ -32,7 +32,7 @@ FROM due WHERE jobs.id = ANY (ARRAY[due.id]) AND jobs.status = 'queued'
 RETURNING jobs.id AS job_id, jobs.queue;
 
 -- name: look_ahead
--- All that whoever publishes must know while there is nothing to do, in one row: whether something is to be told or to be
+-- All that the relay must know while it is idle, in one row: whether something is to be published or to be
 -- offered, in how many seconds the next delayed job is due (not positive: one is; null: none waits), and which queues are
 -- paused. Reads only.
 -- $1 queues that have room text[], $2 jobs offered there uuid[], $3 now timestamptz or null (tests only)

@@ -5,8 +5,8 @@
 -- its job is queued again after a backoff, or ends in error or canceled. The guard stands again in the delete, which is
 -- what counts.
 -- $1 most int, $2 base_s float8, $3 cap_s float8, $4 grace_s float8 (how far past its expiry a lease must be),
--- $5 jitter float8 or null (tests only), $6 now timestamptz or null (tests only), $7 owners text[] (null: whoever fell
--- silent; else only theirs, which are known to be dead, whenever their leases would end), $8 tasks text[] with delays of their own, $9 bases float8[],
+-- $5 jitter float8 or null (tests only), $6 now timestamptz or null (tests only), $7 owners text[] (null: all that fell
+-- silent; or only these, which are known to be dead, whenever their leases would end), $8 tasks text[] with delays of their own, $9 bases float8[],
 -- $10 caps float8[]
 WITH overdue AS MATERIALIZED (
     SELECT resource_id, attempt_id FROM leases

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jobd.job.machine import decide_release
 from jobd.job.model import Canceled, Requeued
 from jobd.job.status import AttemptOutcome
-from jobd.lifecycle.lock_order import in_turn
+from jobd.lifecycle.lock_order import sorted_once
 from jobd.lifecycle.report import Held, Refusal, explain, proof_in, proof_of
 from jobd.store.statements import statement
 
@@ -24,7 +24,7 @@ async def release(
     session: Session, holders: Sequence[Held], *, now: datetime | None = None
 ) -> list[Requeued | Canceled | Refusal]:
     """Hand jobs back; the answers are in their order."""
-    sent = in_turn(holders, proof_of)
+    sent = sorted_once(holders, proof_of)
     ordered = [holders[n] for n in sent.values()]
     rows = await session.fetch(
         RELEASE_IF_LEASED,

@@ -1,4 +1,4 @@
-"""Waiting: why jobs are still in the queue and how many go before them, and what waits to be told.
+"""Waiting: why jobs are still in the queue and how many go before them, and how far the outbox is behind.
 
 Nothing is counted beyond `MOST`, so that asking costs the same however long the line is.
 """
@@ -23,13 +23,14 @@ EXPLAIN_WAITING = statement("explain_waiting")
 QUEUE_HEADS = statement("queue_heads")
 OUTBOX_DEPTH = statement("outbox_depth")
 
+#: Rows that are counted at most, so that an answer costs the same however long the queue or the outbox is.
 MOST = 10_000
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
     attempt_count: int
-    #: It has its place; else its time has not come.
+    #: Whether it is due and has its place in the queue.
     in_line: bool
     paused: bool
     #: Jobs before it; None when it is not in line or there are too many to count.
@@ -37,7 +38,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutboxDepth(msgspec.Struct, frozen=True, kw_only=True):
-    #: Commits; `MOST` means at least so many.
+    #: Commits that are not in Redis yet, counted up to `MOST`.
     depth: int
     #: Age of the oldest; None when there is none.
     age_s: float | None

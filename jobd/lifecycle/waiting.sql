@@ -27,7 +27,7 @@ CROSS JOIN LATERAL (
 ) head;
 
 -- name: outbox_depth
--- How many commits are still to be told, counted up to a limit, and for how long the oldest of them. Reads only.
+-- How many commits are not in Redis yet, counted up to a limit, and for how long the oldest of them. Reads only.
 -- $1 most to count int, $2 now timestamptz or null (tests only)
 SELECT count(*) AS depth, extract(epoch FROM clock($2) - min(at))::double precision AS age_s
 FROM (SELECT at FROM outbox ORDER BY seq LIMIT $1::integer) untold;

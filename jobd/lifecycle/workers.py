@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LIST_WORKERS = statement("list_workers")
 LIST_HELD_JOBS = statement("list_held_jobs")
 
-#: How far back the newest progress of a job is looked for; one that tells a thousand tokens in between shows none.
+#: Chunks of a job that are searched for its newest progress; with a thousand tokens emitted since, it shows none.
 CHUNKS = 5
 
 
@@ -41,9 +41,9 @@ class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
     attempt_no: int
     acquired_at: datetime
     cancel_requested: bool
-    #: Of the newest progress; None: none was told lately.
+    #: `step` of the newest progress event; None: none in the last chunks.
     step: str | None
-    #: JSON, as the worker told it
+    #: Its data: JSON, as the handler emitted it.
     data: str | None
 
 

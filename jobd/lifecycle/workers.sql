@@ -11,11 +11,11 @@ FROM leases WHERE resource_type = 'JOB'
 GROUP BY owner_id ORDER BY max(heartbeat_at), owner_id LIMIT $1::integer;
 
 -- name: list_held_jobs
--- Jobs in progress, the longest held first, with the newest progress among the last chunks that each has told. Reads only.
+-- Jobs in progress, the longest held first, with the newest progress among the last chunks of each. Reads only.
 -- $1 most int, $2 most chunks of a job int
 SELECT
     held.resource_id AS job_id, jobs.task, jobs.queue, held.owner_id, held.attempt_no, held.acquired_at,
-    jobs.cancel_requested, told.event ->> 'step' AS step, (told.event -> 'data')::text AS data
+    jobs.cancel_requested, progress.event ->> 'step' AS step, (progress.event -> 'data')::text AS data
 FROM (
     SELECT resource_id, owner_id, attempt_no, acquired_at FROM leases WHERE resource_type = 'JOB'
     ORDER BY acquired_at, resource_id LIMIT $1::integer
@@ -29,5 +29,5 @@ LEFT JOIN LATERAL (
         ORDER BY first_n DESC LIMIT $2::integer
     ) recent CROSS JOIN LATERAL jsonb_array_elements(recent.events) WITH ORDINALITY AS one (event, n)
     WHERE one.event ->> 'type' = 'progress' ORDER BY recent.first_n DESC, one.n DESC LIMIT 1
-) told ON true
+) progress ON true
 ORDER BY held.acquired_at, held.resource_id;

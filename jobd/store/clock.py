@@ -1,6 +1,6 @@
 """The clock of a node: looks at Postgres' clock every few seconds, notices its steps, and keeps the table of eras.
 
-Whoever decides by time asks here; what is decided from that is in `clock_eras`. Of several nodes that notice the same
+Every decision by time goes by it; what is decided from that is in `clock_eras`. Of several nodes that notice the same
 step one writes it down, with all that follows from it in the same commit; the others find it there.
 """
 
@@ -30,27 +30,28 @@ READ_CLOCK = statement("read_clock", __package__)
 READ_ERAS = statement("read_eras", __package__)
 BEGIN_ERA = statement("begin_era", __package__)
 MARK_ERA = statement("mark_era", __package__)
-#: In this order, which is that of the locks of all other statements.
+#: Run in this order: it is the lock order of all other statements.
 SHIFTS = tuple(
     statement(name, __package__) for name in ("shift_leases", "shift_waits", "shift_budgets", "shift_queues")
 )
 SHIFT_LINE = statement("shift_line", __package__)
 
-#: A mark this old says that nobody is there who makes them.
+#: Seconds: an era whose last mark is older has no node that watches the clock.
 STALE_S = 2 * MARK_S
-#: Jobs in line that are moved in one commit, and for how long with each look.
+#: Queued jobs whose `order_at` is moved in one commit.
 LINE_BATCH = 1000
+#: Seconds of that work at each check of the clock, so that the caller does not wait for all of them.
 LINE_S = 1.0
-#: The last mark, when jobd stops, may not hold it up.
+#: Seconds for the last mark when jobd stops, which must not be held up by it.
 LAST_MARK_S = 2.0
 
-#: Python has no earlier times.
+#: Year 1 in seconds since 1970: datetime has no earlier time.
 YEAR_1 = -62_135_596_800.0
 
 _COLUMNS = Era.__struct_fields__
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen, and when by the boot clock of this machine."""
 
     no: int
@@ -64,12 +65,12 @@ class Clock:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = anyio.Lock()
-        self._last: Seen | None = None
+        self._last: ClockReading | None = None
         #: How far jobs in line are still to be moved; 0: not at all.
         self._line_step_s = 0.0
         self._boot_id = _boot_id()
 
-    async def look(self) -> Seen:
+    async def look(self) -> ClockReading:
         """Compare the clocks. A step, or a start after a while, begins an era; otherwise it is marked now and then."""
         async with self._lock:
             await self._look()
@@ -123,11 +124,11 @@ class Clock:
         steady = max(era.steady_to, era.steady_from + wall - era.wall_from)
         passed_s = boot_s - self._last.boot_s if self._last is not None and self._last.no == era.no else 0.0
         known = known_time(known, passed_s=passed_s, wall=wall, era_s=steady - era.steady_from)
-        self._last = Seen(no=era.no, wall=wall, steady=steady, known=known, boot_s=boot_s)
+        self._last = ClockReading(no=era.no, wall=wall, steady=steady, known=known, boot_s=boot_s)
         if steady - era.steady_to >= MARK_S:
             await self._mark(self._last, wall, steady, known, boot_s)
 
-    async def _mark(self, look: Seen, wall: float, steady: float, known: float, boot_s: float) -> None:
+    async def _mark(self, look: ClockReading, wall: float, steady: float, known: float, boot_s: float) -> None:
         await self._database.execute(MARK_ERA, look.no, wall, steady, known, self._boot_id, boot_s)
 
     async def _begin(self, ended: Era | None, *, wall: float, boot_s: float, moved: float = 0.0) -> None:
@@ -148,7 +149,7 @@ class Clock:
                 await session.execute(MARK_ERA, last.no, last.wall + unseen_s, steady, known, self._boot_id, boot_s)
             for shift in SHIFTS if moved else ():
                 await session.execute(shift, moved, wall - unseen_s)
-        self._last = Seen(no=no, wall=wall, steady=steady, known=known, boot_s=boot_s)
+        self._last = ClockReading(no=no, wall=wall, steady=steady, known=known, boot_s=boot_s)
         self._line_step_s = min(moved, 0.0)
 
     async def _move_line(self) -> None:

@@ -29,7 +29,7 @@ VALUES (
 ON CONFLICT (no) DO NOTHING RETURNING no;
 
 -- name: mark_era
--- How far the era has come. The newest mark counts, whoever makes it. One that a crash undoes is not missed: so no wait for
+-- How far the era has come. The newest mark counts, of whichever node. One that a crash undoes is not missed: so no wait for
 -- the disk.
 -- $1 no int, $2 wall, $3 steady, $4 known (seconds since 1970), $5 boot_id text, $6 boot_s float8
 WITH relaxed AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true) AS setting)

@@ -25,15 +25,16 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: The clocks may drift apart this far between two looks; more is a step. The function `agreed_clock` has the same
-#: number.
+#: Seconds that the clocks may drift apart between two checks; more is a step. The SQL function `agreed_clock` has the
+#: same number.
 STEP_S = 5.0
-#: How often the end of the present era is written down. The function `agreed_clock` knows it.
+#: Seconds between two marks of the end of the present era. The SQL function `agreed_clock` has the same number.
 MARK_S = 30.0
-#: A machine that booted anew tells how long it was off by Postgres' clock alone; beyond this, that was a step.
+#: After a reboot only Postgres' clock says how long the machine was off; more seconds than this count as a step.
 LONGEST_OFF_S = 30 * 86_400.0
-#: A clock farther ahead of the latest known time than this is believed only after it has stayed there for a day.
+#: Seconds: a clock farther ahead of the latest known time is believed only after `BELIEVED_AFTER_S`.
 FAR_AHEAD_S = 366 * 86_400.0
+#: Seconds for which such a clock must have run evenly.
 BELIEVED_AFTER_S = 86_400.0
 #: No clock that is right shows an earlier time: 2026-01-01.
 EARLIEST = 1_767_225_600.0
@@ -112,7 +113,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(last: Watch | None, *, mono: float, wall: float, pause_s: float) -> Watch:
-    """One more successful look. A gap much longer than the usual pause, or a step, starts the healthy time anew."""
+    """One more successful look. A gap much longer than the usual pause, or a step, restarts the healthy time."""
     healthy = (
         last is not None
         and not _is_gap(last, mono, pause_s)

@@ -34,7 +34,7 @@ def new_ids(count: int) -> list[uuid.UUID]:
 
 
 def random_ids(count: int) -> bytes:
-    """So many UUIDs of version 4, one behind the other: for attempts and tokens, which nobody may guess."""
+    """`count` UUIDs of version 4 in one bytes object, for attempts and lease tokens, which must not be guessable."""
     noise = bytearray(os.urandom(16 * count))
     noise[6::16] = noise[6::16].translate(_VERSION_4)
     noise[8::16] = noise[8::16].translate(_VARIANT)

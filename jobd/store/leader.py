@@ -37,12 +37,13 @@ TAKE_LEAD = statement("take_lead", "jobd.store")
 GIVE_UP_LEAD = statement("give_up_lead", "jobd.store")
 UNLOCK = "SELECT pg_advisory_unlock($1)"
 
-#: A leader that does not renew is replaced after so long.
+#: Seconds after which a leader that does not renew its lease is replaced.
 TTL_S = 10.0
+#: Seconds between two renewals: three fit into a lease.
 RENEW_S = 3.0
-#: How often who stands by looks whether the lease is over.
+#: Seconds between two checks of a node that stands by whether the lease is over.
 STAND_BY_S = 1.0
-#: What a leader that stops gets to say so, which spares the next one the wait for the end of its lease.
+#: Seconds for a leader that stops to give its lease up, so that the next need not wait for its end.
 GIVE_UP_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -60,11 +61,11 @@ class LeaderLease:
         self._database = database
         self._name = name
         self._names = names or Names(str(uuid.uuid4()))
-        #: When the renewal that stands was sent.
+        #: When the last renewal that succeeded was sent, by the boot clock.
         self._renewed_at = 0.0
-        #: Cancelled to end what a leader does when it leads no more.
+        #: Cancelled when the lead is lost: ends the body of `leading`.
         self._leading = anyio.CancelScope()
-        #: The leader, whoever it is, has renewed as it should.
+        #: Whether some node holds a lease that was renewed in time.
         self.is_led = False
 
     async def take(self) -> bool:

@@ -1,5 +1,5 @@
 -- name: take_lead
--- Takes or renews the lead if it is this holder's, a dead holder's, nobody's, or over; one row tells whether it did, and how long
+-- Takes or renews the lead if it is this holder's, a dead holder's, nobody's, or over; one row says whether it did, and how long
 -- the lease that stands is good for. One that ends later than any can was given before the clock was set back: it is over.
 -- $1 name text, $2 holder text, $3 ttl_s float8, $4 dead_holders text[], $5 now timestamptz or null (tests only)
 WITH taken AS (

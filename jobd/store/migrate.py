@@ -30,9 +30,9 @@ CREATE TABLE IF NOT EXISTS jobd.schema_migrations (
 """
 
 
-#: An index on a large table takes as long as it takes.
+#: Migrations run without timeouts: an index on a large table may take hours.
 NO_LIMITS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
-#: How often to ask whether another node is done with its migrations.
+#: Seconds between two tries for the lock while another node migrates.
 WAIT_S = 1.0
 
 log = logging.getLogger(__name__)

@@ -48,6 +48,7 @@ SESSION = {
 SET_UP = "; ".join(f"SET {name} = '{value}'" for name, value in SESSION.items())
 #: How often a statement that met a deadlock is run in all: Postgres undoes it whole, so that is safe.
 DEADLOCK_TRIES = 5
+#: Seconds for a new connection.
 CONNECT_S = 10.0
 #: Connections that others (migrations, psql, backups) need beside the pool.
 RESERVE = 5
@@ -71,7 +72,7 @@ SELECT current_setting('server_version_num')::int / 10000 AS version,
 
 
 class Database:
-    """A pool that comes and goes with its server; whoever uses it while it is away gets `ServerDown`."""
+    """A pool that comes and goes with its server; its callers get `ServerDown` while it is away."""
 
     def __init__(self, url: str, pool_size: int) -> None:
         self.url = url

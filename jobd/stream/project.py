@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import redis.asyncio
 
-    from jobd.lifecycle.outbox import Live, Told
+    from jobd.lifecycle.outbox import Live, OutboxRow
     from jobd.lifecycle.publish import Offer
     from jobd.lifecycle.read import Job
 
@@ -42,14 +42,14 @@ _MODES = {"queued": NEW, "events": EVENTS}
 #: Events after which the message that was offered before is of no use to anyone.
 _LEAVES_ITS_MESSAGE = frozenset({"requeued", "done", "error", "canceled"})
 
-#: What one script call carries at most, so that it never blocks Redis for long.
+#: Items and bytes that one script call carries at most, so that it never blocks Redis for long.
 CALL_ITEMS = 1000
 CALL_BYTES = 2 << 20
-#: An empty batch.
+#: An empty msgpack array: no changes, or no offers.
 NOTHING = b"\x90"
 
 _encode = msgspec.msgpack.Encoder().encode
-_told_events = msgspec.json.Decoder(list[history.Told])
+_emitted_events = msgspec.json.Decoder(list[history.HandlerEvent])
 
 
 #: An event as the script takes it: attempt, number in it, type, time in ms, step, data as JSON.
@@ -103,25 +103,25 @@ class EpochChanged(Exception):
     """This Redis is not the one that Postgres knows: it was flushed, restarted, or is an old copy."""
 
 
-def change_of(told: Told) -> Change | None:
+def change_of(row: OutboxRow) -> Change | None:
     """One change as project.lua wants it; None for what Redis knows already."""
-    if told.event == "seen":
+    if row.event == "seen":
         return None
     return Change(
-        str(told.job_id),
-        told.version,
-        _MODES.get(told.event, CHANGED),
-        _fields_of(told),
-        told.ttl_s or 1,
-        _plain_event(told) or [_event(event) for event in events_of(told)],
-        [(told.stream, told.message_id)] if told.stream and told.message_id else [],
-        told.event == "error",
-        stream_of(told.queue) if told.queue and (told.event in _LEAVES_ITS_MESSAGE or told.stream == "") else "",
+        str(row.job_id),
+        row.version,
+        _MODES.get(row.event, CHANGED),
+        _fields_of(row),
+        row.ttl_s or 1,
+        _plain_event(row) or [_event(event) for event in events_of(row)],
+        [(row.stream, row.message_id)] if row.stream and row.message_id else [],
+        row.event == "error",
+        stream_of(row.queue) if row.queue and (row.event in _LEAVES_ITS_MESSAGE or row.stream == "") else "",
     )
 
 
 def merged(changes: Iterable[Change]) -> list[Change]:
-    """Several changes of one job as one: what is told late is told in one piece, with all its events."""
+    """Several changes of one job as one: what is published late is published in one piece, with all its events."""
     found: dict[str, Change] = {}
     for change in changes:
         first = found.setdefault(change.job_id, change)
@@ -138,62 +138,62 @@ def merged(changes: Iterable[Change]) -> list[Change]:
     return list(found.values())
 
 
-def _plain_event(told: Told) -> list[EventArray] | None:
+def _plain_event(row: OutboxRow) -> list[EventArray] | None:
     """The one event of what happens to nearly every job, quickly; None for the rest."""
-    if told.has_gap or told.error is not None:
+    if row.has_gap or row.error is not None:
         return None
-    ts = str(told.ts)
-    if told.event == "queued":
+    ts = str(row.ts)
+    if row.event == "queued":
         return [(0, 1, "queued", ts, "gateway.enqueue", "{}")]
-    if told.event == "running":
-        return [(told.attempt, 0, "running", ts, "worker.start", f'{{"attempt":{told.attempt}}}')]
-    if told.event == "done":
-        return [(told.attempt, told.event_n, "done", ts, "worker.done", f'{{"attempt":{told.attempt}}}')]
+    if row.event == "running":
+        return [(row.attempt, 0, "running", ts, "worker.start", f'{{"attempt":{row.attempt}}}')]
+    if row.event == "done":
+        return [(row.attempt, row.event_n, "done", ts, "worker.done", f'{{"attempt":{row.attempt}}}')]
     return None
 
 
-def _fields_of(told: Told) -> list[str]:
-    if told.event in ("taken", "events"):
+def _fields_of(row: OutboxRow) -> list[str]:
+    if row.event in ("taken", "events"):
         return []  # a raw worker says itself that it runs
-    status, ts = _STATUS[told.event], str(told.ts)
-    if told.event == "queued":
-        return _hash(str(told.job_id), told.task, told.payload, status, told.created_ts, told.ts, told.ttl_s)
+    status, ts = _STATUS[row.event], str(row.ts)
+    if row.event == "queued":
+        return _hash(str(row.job_id), row.task, row.payload, status, row.created_ts, row.ts, row.ttl_s)
     fields = ["status", status, "updated_ts", ts]
-    if told.event == "done":
-        fields += ["result", told.result or "", "error", ""]
-        if told.result_ref is not None:
-            fields += ["result_ref", told.result_ref]
-    elif told.error is not None:
-        fields += ["error", told.error if status in ("error", "canceled") else ""]
+    if row.event == "done":
+        fields += ["result", row.result or "", "error", ""]
+        if row.result_ref is not None:
+            fields += ["result_ref", row.result_ref]
+    elif row.error is not None:
+        fields += ["error", row.error if status in ("error", "canceled") else ""]
     return fields
 
 
-def events_of(told: Told) -> Iterator[history.Event]:
+def events_of(row: OutboxRow) -> Iterator[history.Event]:
     """What a change adds to the job's events; the same as the history makes of it."""
-    cursor = history.Cursor(told.attempt, told.event_n)
-    if told.event == "events":
-        for n, one in enumerate(_told_events.decode(told.events or "[]"), told.event_n):
-            yield history.Event(history.Cursor(told.attempt, n), one.type, one.ts, one.step, one.data)
+    cursor = history.Cursor(row.attempt, row.event_n)
+    if row.event == "events":
+        for n, event in enumerate(_emitted_events.decode(row.events or "[]"), row.event_n):
+            yield history.Event(history.Cursor(row.attempt, n), event.type, event.ts, event.step, event.data)
         return
-    error = msgspec.Raw(told.error.encode()) if told.error is not None else None
-    if told.event in ("running", "taken"):
-        if told.has_gap:  # taken over: the attempt before ended with it
-            before = history.Cursor(told.attempt - 1, told.event_n)
-            yield history.made("gap", before._replace(n=before.n - 1), told.ts)
-            yield history.made("requeued", before, told.ts, history.LEASE_EXPIRED)
-        if told.event == "running":
-            yield history.made("running", history.Cursor(told.attempt, 0), told.ts)
+    error = msgspec.Raw(row.error.encode()) if row.error is not None else None
+    if row.event in ("running", "taken"):
+        if row.has_gap:  # taken over: the attempt before ended with it
+            before = history.Cursor(row.attempt - 1, row.event_n)
+            yield history.made("gap", before._replace(n=before.n - 1), row.ts)
+            yield history.made("requeued", before, row.ts, history.LEASE_EXPIRED)
+        if row.event == "running":
+            yield history.made("running", history.Cursor(row.attempt, 0), row.ts)
         return
-    if told.has_gap:
-        yield history.made("gap", cursor._replace(n=cursor.n - 1), told.ts)
+    if row.has_gap:
+        yield history.made("gap", cursor._replace(n=cursor.n - 1), row.ts)
         error = error or history.LEASE_EXPIRED
-    yield history.made(told.event, cursor, told.ts, error)
+    yield history.made(row.event, cursor, row.ts, error)
 
 
-def note_of(told: Told) -> NoteArray:
-    """What the nodes are told about a change: enough to know who wants to hear of it."""
-    kind = "queued" if told.event == "requeued" else "running" if told.event == "taken" else told.event
-    return NoteArray(told.job_id.bytes, kind, told.attempt, told.ts, told.task or "", told.queue or "")
+def note_of(row: OutboxRow) -> NoteArray:
+    """A change as the nodes hear of it: enough to know which followers want it."""
+    kind = "queued" if row.event == "requeued" else "running" if row.event == "taken" else row.event
+    return NoteArray(row.job_id.bytes, kind, row.attempt, row.ts, row.task or "", row.queue or "")
 
 
 def change_of_live(live: Live, events: Sequence[history.Event]) -> Change:
@@ -231,10 +231,10 @@ def offer_of(offer: Offer) -> OfferArray:
     return OfferArray(*made, str(offer.created_ts), offer.ttl_s) if offer.is_fresh else OfferArray(*made, "", 0)
 
 
-def offer_of_new(told: Told) -> OfferArray:
-    """The same for a job that was just told of."""
-    job_id, stream = str(told.job_id), stream_of(told.queue or "")
-    return OfferArray(job_id, stream, told.task, told.payload, 1, told.version, str(told.created_ts), told.ttl_s)
+def offer_of_new(row: OutboxRow) -> OfferArray:
+    """The same for a job that is new in the outbox."""
+    job_id, stream = str(row.job_id), stream_of(row.queue or "")
+    return OfferArray(job_id, stream, row.task, row.payload, 1, row.version, str(row.created_ts), row.ttl_s)
 
 
 class Call(NamedTuple):
@@ -265,7 +265,7 @@ class Projector:
         return await self.send(epoch, in_calls(changes, offers, notes))
 
     async def send(self, epoch: str, calls: Sequence[Call]) -> Lacking:
-        """Write a batch, then tell the nodes.
+        """Write a batch, then publish the notes to the nodes.
 
         Raises EpochChanged if Redis has another epoch; what was written before it changed is gone with it.
         """
@@ -279,9 +279,9 @@ class Projector:
         return lacking
 
     async def prepare(self, epoch: str, queues: Sequence[str]) -> None:
-        """Make the streams and their group, then the epoch key: whoever sees the epoch finds the rest.
+        """Make the streams and their group, then the epoch key: a reader that sees the epoch finds the rest.
 
-        What is left in the streams is taken back first, or it would stand beside what is offered anew.
+        What is left in the streams is taken back first, or it would stand beside what is offered again.
         """
         await self._client.delete(EPOCH)  # from here on nobody adds to the streams
         for queue in queues:
@@ -323,7 +323,7 @@ async def make_group(client: redis.asyncio.Redis, stream: str) -> None:
 def in_calls(
     changes: Sequence[Change], offers: Sequence[OfferArray] = (), notes: Sequence[NoteArray] = ()
 ) -> list[Call]:
-    """A batch in as few calls as may be: changes first, then offers, with the last one what the nodes are told."""
+    """A batch in as few calls as may be: changes first, then offers, with the last one the notes to the nodes."""
     some, more = list(in_arrays(changes)) or [NOTHING], list(in_arrays(offers)) or [NOTHING]
     pairs = [(blob, NOTHING) for blob in some[:-1]] + [(some[-1], more[0])] + [(NOTHING, blob) for blob in more[1:]]
     news = _encode(notes) if notes else b""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from jobd.host.masking import masked_text
-from jobd.job.history import RESERVED, Told
+from jobd.job.history import RESERVED, HandlerEvent
 from jobd.tasks.event_check import CUT_CHARS, DATA_BYTES, STEP_CHARS, printable
 from jobd.tasks.failure import MESSAGE_BYTES, error_text
 from jobd.tasks.runner import TaskFailed
@@ -76,13 +76,13 @@ def _masked(value: Any) -> Any:
     return masked_text(value) if isinstance(value, str) else value
 
 
-def event_in(fields: Mapping[bytes, bytes]) -> Told | None:
+def event_in(fields: Mapping[bytes, bytes]) -> HandlerEvent | None:
     """An event as its worker wrote it; None for those that jobd tells itself, whoever wrote them."""
     kind = _text(fields.get(b"type", b"")[:FIELD_BYTES])
     if kind in RESERVED:
         return None
     ts = _text(fields.get(b"ts", b"")[:FIELD_BYTES])
-    return Told(
+    return HandlerEvent(
         kind if _TYPE.fullmatch(kind) else "event",
         int(ts) if ts.isascii() and ts.isdigit() and len(ts) < 16 else int(time.time() * 1000),
         _text(fields.get(b"step", b"")[:FIELD_BYTES])[:STEP_CHARS],

@@ -30,7 +30,7 @@ from jobd.engine.results import ResultNotKept
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob, claims_that_stand
 from jobd.lifecycle.complete import Completion
-from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, OutOfStep, Telling, append_events
+from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, EventBatch, OutOfStep, append_events
 from jobd.lifecycle.fail import Failure
 from jobd.lifecycle.heartbeat import Beat
 from jobd.lifecycle.publish import queues_with_work
@@ -89,7 +89,7 @@ class _Raw:
         #: The last of its events that was kept, and how many. What it writes comes after the message that it took, or
         #: in the same millisecond.
         self.last_event_id = f"{int(message_id.partition('-')[0]) - 1}-{LARGEST_SEQUENCE}"
-        self.told_n = 0
+        self.emitted_n = 0
         #: Bytes of its events that were kept in Postgres since its stream was last shortened.
         self.event_bytes = 0
 
@@ -227,7 +227,7 @@ class RawWorkers:
         script = self._transport.client.register_script(TRIM)
         await script(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
-    async def _append(self, session: Session, tellings: Sequence[Telling]) -> list[Answer | None]:
+    async def _append(self, session: Session, tellings: Sequence[EventBatch]) -> list[Answer | None]:
         """Keep them; those of a job that Postgres refuses after all are not."""
         limit = self._engine.events_limit()
         try:
@@ -379,15 +379,15 @@ def _chunk_of(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[t
     return entries[: 1 + sum(size < CHUNK_BYTES for size in sizes)]
 
 
-def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Telling:
+def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> EventBatch:
     events = [event for _, fields in entries if (event := event_in(fields)) is not None]
-    return Telling(job_id=raw.job.job_id, lease_token=raw.job.lease_token, events=events, told_n=raw.told_n)
+    return EventBatch(job_id=raw.job.job_id, lease_token=raw.job.lease_token, events=events, emitted_n=raw.emitted_n)
 
 
-def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], telling: Telling, answer: Answer | None) -> None:
+def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], telling: EventBatch, answer: Answer | None) -> None:
     """Past what was kept. Whoever counts otherwise was seen by another jobd before: its count holds from here on."""
     if isinstance(answer, OutOfStep):
-        raw.told_n = answer.told_n
+        raw.emitted_n = answer.emitted_n
     elif answer is not None:
-        raw.told_n += len(telling.events)
+        raw.emitted_n += len(telling.events)
     raw.last_event_id = entries[-1][0].decode()

@@ -24,8 +24,8 @@ import anyio
 from redis.exceptions import ResponseError
 
 from jobd.job.history import LAST_EVENTS, last_events
-from jobd.lifecycle.events import ALL_PLACES_BYTES, Place, last_places, read_history
-from jobd.lifecycle.outbox import forget_told, live_jobs, raise_epoch, read_epoch, read_outbox
+from jobd.lifecycle.events import ALL_PLACES_BYTES, HistoryPlace, last_places, read_history
+from jobd.lifecycle.outbox import delete_outbox_rows, live_jobs, raise_epoch, read_epoch, read_outbox
 from jobd.lifecycle.publish import look_ahead, promote_due, queues_with_work, select_for_publish
 from jobd.lifecycle.read import read_jobs
 from jobd.store.leader import LeaderLease, leading
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config
     from jobd.job.history import Event
-    from jobd.lifecycle.outbox import Told
+    from jobd.lifecycle.outbox import OutboxRow
     from jobd.store.leader import Names
     from jobd.store.postgres import Database
     from jobd.store.session import Session
@@ -202,14 +202,14 @@ class Relay:
             try:
                 async with _meanwhile(self._project(work)):
                     if told:
-                        await forget_told(session, told)
+                        await delete_outbox_rows(session, told)
                     if work.is_large:
                         following = await self._gather(session, work.seqs)
             except EpochChanged:
                 await self._start_anew(session)
                 return True
             told, work = work.seqs, following
-        await forget_told(session, told)
+        await delete_outbox_rows(session, told)
         return was_busy
 
     async def _gather(self, session: Session, skip: Sequence[int] = ()) -> _Work:
@@ -258,7 +258,7 @@ class Relay:
         self._emptied |= {queue for queue, left in room.items() if left > 0}
         return found
 
-    def _offers_at_once(self, told: Sequence[Told]) -> list[OfferArray]:
+    def _offers_at_once(self, told: Sequence[OutboxRow]) -> list[OfferArray]:
         """New jobs of queues in which nothing else waits to be offered: nobody is overtaken, so nothing is asked."""
         found = []
         window = self._config().relay.stream_window
@@ -275,7 +275,7 @@ class Relay:
                 self._emptied.discard(queue)
         return found
 
-    def _note(self, told: Sequence[Told]) -> None:
+    def _note(self, told: Sequence[OutboxRow]) -> None:
         for one in told:
             if one.event in LEAVES_THE_STREAM and one.queue in self._offered:
                 self._offered[one.queue].discard(one.job_id)
@@ -310,7 +310,7 @@ class Relay:
 
     # -- telling -----------------------------------------------------------------------------------------------
 
-    def _work(self, told: Sequence[Told], offers: list[OfferArray]) -> _Work:
+    def _work(self, told: Sequence[OutboxRow], offers: list[OfferArray]) -> _Work:
         changes = merged(change for one in told if (change := self._change(one)) is not None)
         calls = in_calls(changes, offers, [note_of(one) for one in told])
         return _Work(sorted({one.seq for one in told}), offers, calls, len(told) + len(offers))
@@ -331,7 +331,7 @@ class Relay:
             await projector.project(self._epoch, [], [offer for offer in work.offers if offer.job_id in again])
         await self._memory.look(self._transport.client)
 
-    def _change(self, told: Told) -> Change | None:
+    def _change(self, told: OutboxRow) -> Change | None:
         """A waiting job beyond the window gets its hash when it is offered; a finished one is kept as memory allows."""
         if told.event == "queued" and told.queue in self._offered and told.job_id not in self._offered[told.queue]:
             ahead = self._ahead[told.queue]
@@ -372,7 +372,7 @@ class Relay:
         await projector.prepare(self._epoch, queues)
         while told := await read_outbox(session, most=COMMITS):  # first what happened, then what stands
             await self._project(self._work(told, []))
-            await forget_told(session, sorted({one.seq for one in told}))
+            await delete_outbox_rows(session, sorted({one.seq for one in told}))
         count = 0
         async for page in live_jobs(session, queues, page=PAGE, most_waiting=self._config().relay.stream_window):
             for some in _groups(page):
@@ -410,7 +410,7 @@ def _groups(jobs: Sequence[_T]) -> Iterator[Sequence[_T]]:
 async def _last_events(connection: Session, job_ids: Sequence[UUID]) -> list[list[Event]]:
     """What Redis is told of each job's events: the last ones, after a gap if there are more; none: the job is gone."""
     places = await last_places(connection, job_ids, REPLAY_BYTES)
-    records = await read_history(connection, [Place(*pair) for pair in zip(job_ids, places, strict=True)])
+    records = await read_history(connection, [HistoryPlace(*pair) for pair in zip(job_ids, places, strict=True)])
     return [last_events(record, after) if record else [] for record, after in zip(records, places, strict=True)]
 
 

@@ -19,13 +19,13 @@ import anyio
 
 from jobd.errors import JobdError
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, OutOfStep, Telling
+from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, EventBatch, OutOfStep
 from jobd.tasks.event_check import checked_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from jobd.job.history import Told
+    from jobd.job.history import HandlerEvent
     from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.events import Answer
 
@@ -47,10 +47,10 @@ class EventBuffer:
         self._on_lost = on_lost
         self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: deque[Told] = deque()
+        self._waiting: deque[HandlerEvent] = deque()
         self._dropped = 0
         #: The chunk that was sent and is not answered yet.
-        self._sent: list[Told] = []
+        self._sent: list[HandlerEvent] = []
         self._told_n = 0
         self._closed = False
         #: Set when the buffer is empty; exists only while `EventSink.flush` waits for it.
@@ -78,15 +78,15 @@ class EventBuffer:
             self._waiting.clear()
             self._sent = []
 
-    def next_chunk(self) -> Telling | None:
+    def next_chunk(self) -> EventBatch | None:
         """The chunk to send now: the last one again if it was not answered."""
         with self._lock:
             if not self._sent:
                 self._sent = self._new_chunk()
         if not self._sent:
             return None
-        return Telling(
-            job_id=self._job.job_id, lease_token=self._job.lease_token, events=self._sent, told_n=self._told_n
+        return EventBatch(
+            job_id=self._job.job_id, lease_token=self._job.lease_token, events=self._sent, emitted_n=self._told_n
         )
 
     def settle(self, answer: Answer | Exception) -> bool:
@@ -97,8 +97,8 @@ class EventBuffer:
             self.close()
             self._on_lost()
         elif isinstance(answer, OutOfStep):  # another process emits with this lease: go on from its count
-            self._sent = self._sent[max(0, answer.told_n - self._told_n) :]
-            self._told_n = answer.told_n
+            self._sent = self._sent[max(0, answer.emitted_n - self._told_n) :]
+            self._told_n = answer.emitted_n
         elif isinstance(answer, Exception):
             log.warning("events of job %s were dropped: %s", self._job.job_id, type(answer).__name__)
             self._dropped += len(self._sent)
@@ -108,8 +108,8 @@ class EventBuffer:
             self._sent = []
         return True
 
-    def _new_chunk(self) -> list[Told]:
-        chunk: list[Told] = []
+    def _new_chunk(self) -> list[HandlerEvent]:
+        chunk: list[HandlerEvent] = []
         if self._dropped:
             chunk.append(checked_event("dropped", "", {"count": self._dropped}))
             self._dropped = 0
@@ -128,7 +128,7 @@ class EventBuffer:
 class EventKeeper(Protocol):
     """Where events are written: the engine, or a jobd on another machine."""
 
-    async def tell_many(self, tellings: Sequence[Telling]) -> Sequence[Answer | Exception]: ...
+    async def emit_many(self, tellings: Sequence[EventBatch]) -> Sequence[Answer | Exception]: ...
 
 
 class EventSink:
@@ -191,7 +191,7 @@ class EventSink:
     async def _write_alone(self, buffer: EventBuffer) -> None:
         chunk = buffer.next_chunk()
         if chunk is not None:
-            (answer,) = await self._engine.tell_many([chunk])
+            (answer,) = await self._engine.emit_many([chunk])
             if not buffer.settle(answer):
                 await anyio.sleep(RETRY_S)
 
@@ -201,7 +201,7 @@ class EventSink:
         sent = [(buffer, chunk) for buffer in buffers if (chunk := buffer.next_chunk()) is not None]
         answers: Sequence[Answer | Exception] = ()
         if sent:
-            answers = await self._engine.tell_many([chunk for _, chunk in sent])
+            answers = await self._engine.emit_many([chunk for _, chunk in sent])
         settled = [buffer.settle(answer) for (buffer, _), answer in zip(sent, answers, strict=True)]
         for buffer in buffers:
             if buffer.has_more:

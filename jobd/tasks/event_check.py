@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.job.history import RESERVED, Told
+from jobd.job.history import RESERVED, HandlerEvent
 from jobd.wire.json_check import MAX_DEPTH, BadPayload, check_json
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ STEP_CHARS = 200
 _TYPE = re.compile(r"[a-z0-9_.-]{1,64}")
 
 
-def checked_event(kind: str, step: str, data: Mapping[str, Any]) -> Told:
+def checked_event(kind: str, step: str, data: Mapping[str, Any]) -> HandlerEvent:
     """The event as it is stored; raises ValueError for one that cannot be stored."""
     if not _TYPE.fullmatch(kind):
         raise ValueError(f"an event's type must be 1 to 64 of a-z 0-9 _ . - (got {kind[:80]!r})")
@@ -36,7 +36,7 @@ def checked_event(kind: str, step: str, data: Mapping[str, Any]) -> Told:
         raise ValueError(f"events of type {kind} are told by jobd itself; choose another type")
     if len(step) > STEP_CHARS:
         raise ValueError(f"an event's step has at most {STEP_CHARS} characters (got {len(step)})")
-    return Told(kind, int(time.time() * 1000), printable(step), msgspec.Raw(_encoded(data)))
+    return HandlerEvent(kind, int(time.time() * 1000), printable(step), msgspec.Raw(_encoded(data)))
 
 
 def _encoded(data: Mapping[str, Any]) -> bytes:

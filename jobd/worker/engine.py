@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from jobd.lifecycle.complete import Completion
-    from jobd.lifecycle.events import Answer, Telling
+    from jobd.lifecycle.events import Answer, EventBatch
     from jobd.lifecycle.fail import Failure
     from jobd.lifecycle.heartbeat import Beat
     from jobd.lifecycle.report import Held
@@ -90,13 +90,13 @@ class RemoteEngine:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    async def tell_many(self, tellings: Sequence[Telling]) -> list[Answer | Exception]:
+    async def emit_many(self, tellings: Sequence[EventBatch]) -> list[Answer | Exception]:
         answers: list[Answer | Exception] = []
         for part in _parts(tellings):
             answers += await self._tell(part)
         return answers
 
-    async def _tell(self, tellings: Sequence[Telling]) -> list[Answer | Exception]:
+    async def _tell(self, tellings: Sequence[EventBatch]) -> list[Answer | Exception]:
         request = {"worker_id": self._worker_id, "jobs": [_told(telling) for telling in tellings]}
         try:
             answer = await self._session.post("events/batch", request, wire_events.EventsBatchAnswer)
@@ -166,9 +166,9 @@ def _renewal(answer: wire.Heartbeat) -> Renewal | LeaseLost:
     )
 
 
-def _parts(tellings: Sequence[Telling]) -> Iterator[list[Telling]]:
+def _parts(tellings: Sequence[EventBatch]) -> Iterator[list[EventBatch]]:
     """As many in each as one call takes, in their order."""
-    part: list[Telling] = []
+    part: list[EventBatch] = []
     room = CALL_BYTES
     for telling in tellings:
         size = sum(len(bytes(event.data)) + EVENT_BYTES for event in telling.events)
@@ -181,11 +181,11 @@ def _parts(tellings: Sequence[Telling]) -> Iterator[list[Telling]]:
         yield part
 
 
-def _told(telling: Telling) -> dict[str, Any]:
+def _told(telling: EventBatch) -> dict[str, Any]:
     return {
         "job_id": telling.job_id,
         "lease_token": telling.lease_token,
-        "offset": telling.told_n,
+        "offset": telling.emitted_n,
         "events": telling.events,
     }
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobd.job.history import Record
-    from jobd.lifecycle.events import Place
+    from jobd.lifecycle.events import HistoryPlace
     from tests.support.daemon import Jobd
     from tests.support.database_workers import DatabaseWorkers
     from tests.support.node import Node
@@ -103,7 +103,7 @@ def test_a_wait_ends_when_jobd_stops(jobd: Callable[..., Jobd], folder: Path) ->
 async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
 
-    async def watched(connection: Any, places: Sequence[Place]) -> list[Record | None]:
+    async def watched(connection: Any, places: Sequence[HistoryPlace]) -> list[Record | None]:
         reads.append(len(places))
         return await read_history(connection, places)
 

@@ -19,7 +19,7 @@ import redis.exceptions
 
 from jobd.config.model import Config, Leases, Limits, RelayConfig
 from jobd.job.history import START, events_after
-from jobd.lifecycle.events import Place, read_history
+from jobd.lifecycle.events import HistoryPlace, read_history
 from tests.support import servers
 from tests.support.factories import new_job
 from tests.support.node import Node, new_database
@@ -88,7 +88,7 @@ async def test_events_of_a_raw_worker_are_kept_and_can_be_followed(quick: Node) 
         job = await quick.enqueue()
         await until_status(quick, job.id, "done")
 
-    (record,) = await read_history(quick.database.pool, [Place(job.id, START)])
+    (record,) = await read_history(quick.database.pool, [HistoryPlace(job.id, START)])
     assert record is not None
     kept = [(str(event.cursor), event.type) for event in events_after(record, START)]
     written = [fields["type"] for _, fields in await quick.events_of(job.id)]
@@ -322,7 +322,7 @@ async def test_events_that_cannot_be_stored_do_not_keep_others_from_being_kept(q
     await until_status(quick, good.id, "done")
     await until_status(quick, bad.id, "done")
 
-    records = await read_history(quick.database.pool, [Place(bad.id, START), Place(good.id, START)])
+    records = await read_history(quick.database.pool, [HistoryPlace(bad.id, START), HistoryPlace(good.id, START)])
     kept = [events_after(record, START) for record in records if record is not None]
     assert [event.type for event in kept[0]].count("log") == len(UNSTORABLE) + 1
     assert [bytes(event.data) for events in kept for event in events if event.step == "s"] == [b'{"n": 1}'] * 2
@@ -379,7 +379,7 @@ async def test_stream_of_a_raw_worker_that_tells_a_lot_is_shortened_and_all_is_k
     kept: list[int] = []
     place = START
     while True:
-        (record,) = await read_history(quick.database.pool, [Place(job.id, place)])
+        (record,) = await read_history(quick.database.pool, [HistoryPlace(job.id, place)])
         assert record is not None
         events = events_after(record, place)
         kept += [json.loads(bytes(event.data))["n"] for event in events if event.type == "log"]

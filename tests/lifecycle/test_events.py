@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from jobd.job.history import START, Cursor, Event, Told, events_after, newest
+from jobd.job.history import START, Cursor, Event, HandlerEvent, events_after, newest
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.claim import Ask, claim
@@ -17,11 +17,11 @@ from jobd.lifecycle.events import (
     CHUNK_EVENTS,
     CHUNKS,
     LOOK_BYTES,
+    EventBatch,
+    HistoryPlace,
     Kept,
     Limit,
     OutOfStep,
-    Place,
-    Telling,
     append_events,
     last_places,
     read_history,
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Database
 
 
-def telling(claimed: ClaimedJob, *tokens: str) -> Telling:
-    events = [Told("token", 1, "model", msgspec.Raw(msgspec.json.encode({"t": token}))) for token in tokens]
-    return Telling(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events)
+def telling(claimed: ClaimedJob, *tokens: str) -> EventBatch:
+    events = [HandlerEvent("token", 1, "model", msgspec.Raw(msgspec.json.encode({"t": token}))) for token in tokens]
+    return EventBatch(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events)
 
 
 async def history_of(db: Database, job_id: UUID, after: Cursor = START) -> list[Event]:
-    (record,) = await read_history(db, [Place(job_id, after)])
+    (record,) = await read_history(db, [HistoryPlace(job_id, after)])
     assert record is not None
     return events_after(record, after)
 
@@ -83,7 +83,7 @@ async def test_events_are_numbered_on_within_their_attempt(db: Database) -> None
 
 async def test_events_with_a_foreign_token_are_refused_alone(db: Database) -> None:
     mine, other = await make_running(db), await make_running(db)
-    forged = Telling(job_id=other.job_id, lease_token=mine.lease_token, events=telling(mine, "x").events)
+    forged = EventBatch(job_id=other.job_id, lease_token=mine.lease_token, events=telling(mine, "x").events)
 
     answers = await append_events(db, [telling(mine, "a"), forged])
 
@@ -93,8 +93,8 @@ async def test_events_with_a_foreign_token_are_refused_alone(db: Database) -> No
 
 async def test_the_same_telling_sent_twice_is_kept_once(db: Database) -> None:
     claimed = await make_running(db)
-    first = msgspec.structs.replace(telling(claimed, "a", "b"), told_n=0)
-    second = msgspec.structs.replace(telling(claimed, "c"), told_n=2)
+    first = msgspec.structs.replace(telling(claimed, "a", "b"), emitted_n=0)
+    second = msgspec.structs.replace(telling(claimed, "c"), emitted_n=2)
 
     await append_events(db, [first])
     await cancel(db, [claimed.job_id])  # an event of the attempt that its holder did not tell
@@ -111,7 +111,7 @@ async def test_the_same_telling_sent_twice_is_kept_once(db: Database) -> None:
 async def test_a_telling_that_skips_some_is_refused_with_the_count(db: Database) -> None:
     claimed = await make_running(db)
 
-    answers = await append_events(db, [msgspec.structs.replace(telling(claimed, "c"), told_n=2)])
+    answers = await append_events(db, [msgspec.structs.replace(telling(claimed, "c"), emitted_n=2)])
 
     assert answers == [OutOfStep(0)]
 
@@ -222,9 +222,9 @@ async def test_any_cursor_continues_where_it_stands(db: Database) -> None:
 async def test_the_newest_event_is_known_from_any_cursor(db: Database) -> None:
     claimed = await make_running(db)
     await append_events(db, [telling(claimed, "a", "b")])
-    opened = await read_history(db, [Place(claimed.job_id, Cursor(1, n)) for n in range(3)])
+    opened = await read_history(db, [HistoryPlace(claimed.job_id, Cursor(1, n)) for n in range(3)])
     await complete(db, [completion(claimed)])
-    ended = await read_history(db, [Place(claimed.job_id, Cursor(1, n)) for n in range(4)])
+    ended = await read_history(db, [HistoryPlace(claimed.job_id, Cursor(1, n)) for n in range(4)])
 
     assert {newest(record) for record in opened if record} == {Cursor(1, 2)}
     assert {newest(record) for record in ended if record} == {Cursor(1, 3)}
@@ -299,7 +299,7 @@ async def test_many_places_share_what_one_look_may_bring(db: Database) -> None:
     for _ in range(4):
         await append_events(db, [telling(claimed, *["x" * 16_000] * 10)])
 
-    records = await read_history(db, [Place(claimed.job_id, START)] * 64)
+    records = await read_history(db, [HistoryPlace(claimed.job_id, START)] * 64)
 
     size = sum(size_of(events_after(record, START)) for record in records if record is not None)
     assert size <= 2 * ALL_PLACES_BYTES
@@ -312,7 +312,7 @@ async def test_chunk_from_before_sizes_were_kept_counts_too(db: Database) -> Non
         await append_events(db, [telling(claimed, *[f"{n}-{m} {hash((n, m)):x}" * 800 for m in range(10)])])
     await db.pool.execute("UPDATE event_log SET size = NULL")
 
-    (record,) = await read_history(db, [Place(claimed.job_id, START)])
+    (record,) = await read_history(db, [HistoryPlace(claimed.job_id, START)])
 
     assert record is not None
     assert 1 <= len(record.chunks) <= 20
@@ -340,9 +340,9 @@ async def test_last_places_leave_out_the_beginning_of_what_is_too_long(db: Datab
 DISK_IS_LOW = Limit(is_disk_low=True)
 
 
-def lines(claimed: ClaimedJob, number: int, kind: str = "log", told_n: int | None = None) -> Telling:
-    events = [Told(kind, 1, "", msgspec.Raw(msgspec.json.encode({"text": "x" * 100}))) for _ in range(number)]
-    return Telling(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events, told_n=told_n)
+def lines(claimed: ClaimedJob, number: int, kind: str = "log", emitted_n: int | None = None) -> EventBatch:
+    events = [HandlerEvent(kind, 1, "", msgspec.Raw(msgspec.json.encode({"text": "x" * 100}))) for _ in range(number)]
+    return EventBatch(job_id=claimed.job_id, lease_token=claimed.lease_token, events=events, emitted_n=emitted_n)
 
 
 async def told_types(db: Database, job_id: UUID) -> list[str]:
@@ -363,7 +363,7 @@ async def test_job_that_has_told_too_much_keeps_no_more_and_says_how_many(db: Da
         told += number
         assert isinstance(answer, Kept)
     await append_events(db, [lines(other, 2)], limit=limit)
-    again = await append_events(db, [lines(claimed, 3, told_n=told - 3)], limit=limit)
+    again = await append_events(db, [lines(claimed, 3, emitted_n=told - 3)], limit=limit)
     await complete(db, [completion(claimed)])
 
     dropped = {"count": 15, "reason": "job_events_mb"}

@@ -43,7 +43,7 @@ INDEXES: dict[str, set[str]] = {
     "explain_waiting": {"jobs_pkey", "jobs_ready", "queues_pkey"},
     "fail_if_leased": {"jobs_pkey", "leases_pkey"},
     "find_twins": {"job_specs_pkey", "jobs_pkey"},
-    "forget_told": {"outbox_pkey"},
+    "delete_outbox_rows": {"outbox_pkey"},
     "held_among": {"leases_pkey"},
     "is_gone": {"gone_jobs_pkey"},
     "last_chunks": {"event_log_pkey"},
@@ -88,7 +88,7 @@ INDEXES: dict[str, set[str]] = {
     "renew_leases": {"jobs_pkey", "leases_pkey"},
     "select_for_publish": {"jobs_ready", "queues_pkey"},
     "take_over_jobs": {"jobs_pkey", "leases_pkey"},
-    "told_before": {"leases_pkey"},
+    "emitted_before": {"leases_pkey"},
 }
 
 #: What a statement goes through from the beginning: all leases, of which there are as many as jobs in progress; the

@@ -18,7 +18,7 @@ from jobd.auth.table import TokenRow
 from jobd.job.history import LEASE_EXPIRED
 from jobd.lifecycle.claim import ClaimRow
 from jobd.lifecycle.lease import LeaseRecord
-from jobd.lifecycle.outbox import Live, Told
+from jobd.lifecycle.outbox import Live, OutboxRow
 from jobd.lifecycle.prune import Pruned
 from jobd.lifecycle.publish import Ahead, Offer
 from jobd.lifecycle.read import Attempt, DeadLetterEntry, Job, JobSummary, QueueStats
@@ -51,7 +51,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "leased_messages": (None, "message_id"),
     "queued_among": (None, "job_id"),
     "read_installation": (None, "id"),
-    "forget_told": None,
+    "delete_outbox_rows": None,
     "is_gone": (None, "job_id"),
     "last_chunks": (None, "n attempt_no first_n"),
     "list_by_spec": (JobSummary, "fits"),
@@ -86,7 +86,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "read_live_delayed": (Live, "due_at"),
     "read_live_queued": (Live, "order_at"),
     "read_live_running": (Live, ""),
-    "read_outbox": (Told, ""),
+    "read_outbox": (OutboxRow, ""),
     "read_result_refs": (None, "result_ref"),
     "read_tokens": (TokenRow, ""),
     "reap_expired": (None, "job_id attempt_id owner_id status enqueue_id late_s"),
@@ -98,7 +98,7 @@ ROWS: dict[str, tuple[type[msgspec.Struct] | None, str] | None] = {
     "select_for_publish": (Offer, ""),
     "take_keys": (None, "principal key job_id body_hash"),
     "take_over_jobs": (ClaimRow, "status"),
-    "told_before": (None, "n attempt_no last_n told_n"),
+    "emitted_before": (None, "n attempt_no last_n told_n"),
 }
 
 #: Postgres' own names of types, as comments write them.

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from jobd.job.history import Told
+from jobd.job.history import HandlerEvent
 from jobd.lifecycle.complete import complete
-from jobd.lifecycle.events import Telling, append_events
+from jobd.lifecycle.events import EventBatch, append_events
 from jobd.lifecycle.heartbeat import heartbeat
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.workers import list_held_jobs, list_workers
@@ -25,8 +25,8 @@ async def hold(db: Database, owner_id: str, second: float) -> ClaimedJob:
 
 
 async def tell(db: Database, job: ClaimedJob, kind: str, step: str = "", **data: Any) -> None:
-    told = Told(kind, 0, step, msgspec.Raw(msgspec.json.encode(data)))
-    await append_events(db, [Telling(job_id=job.job_id, lease_token=job.lease_token, events=[told])], now=NOW)
+    told = HandlerEvent(kind, 0, step, msgspec.Raw(msgspec.json.encode(data)))
+    await append_events(db, [EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=[told])], now=NOW)
 
 
 async def test_nobody_works_where_nothing_is_held(db: Database) -> None:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, RelayConfig
-from jobd.job.history import START, Told
-from jobd.lifecycle.events import Kept, Place, Telling, read_history
+from jobd.job.history import START, HandlerEvent
+from jobd.lifecycle.events import EventBatch, HistoryPlace, Kept, read_history
 from tests.support import servers
 from tests.support.node import Node, new_database
 from tests.support.wait import wait_until_async
@@ -53,8 +53,8 @@ async def count(node: Node, status: str) -> int:
 
 
 async def told(node: Node, job: ClaimedJob, number: int, data: bytes) -> None:
-    events = [Told("log", n, "", msgspec.Raw(data)) for n in range(number)]
-    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=events))
+    events = [HandlerEvent("log", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=events))
     assert isinstance(answer, Kept)
 
 
@@ -125,7 +125,7 @@ async def test_events_that_filled_redis_leave_it_and_the_last_one_stays(small: N
     await wait_until_async(small.outbox_is_empty, timeout_s=90)
 
     streams = [[fields["type"] for _, fields in await small.events_of(job.job_id)] for job in running]
-    records = await read_history(small.database.pool, [Place(job.job_id, START) for job in running])
+    records = await read_history(small.database.pool, [HistoryPlace(job.job_id, START) for job in running])
     there = [types for types in streams if types]  # those that ended while it was full are soon forgotten
     assert {types[-1] for types in there} <= {"done"}
     assert any(types[0] == "gap" for types in there)

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, RelayConfig
-from jobd.job.history import Told
+from jobd.job.history import HandlerEvent
 from jobd.lifecycle.enqueue import enqueue
-from jobd.lifecycle.events import CHUNKS, Kept, Telling
+from jobd.lifecycle.events import CHUNKS, EventBatch, Kept
 from jobd.lifecycle.publish import LOOK_AHEAD, look_ahead, promote_due
 from jobd.lifecycle.read import pause_queue
 from jobd.stream.relay import Relay
@@ -333,8 +333,8 @@ async def test_a_commit_of_another_node_wakes_the_relay(small: Node, monkeypatch
 
 
 async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
-    events = [Told("log", n, "", msgspec.Raw(data)) for n in range(number)]
-    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=events))
+    events = [HandlerEvent("log", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=events))
     assert isinstance(answer, Kept)
 
 

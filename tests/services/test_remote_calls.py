@@ -17,11 +17,11 @@ from jobd.cli.worker import trusting
 from jobd.client import ClientError
 from jobd.config.model import Config, Leases
 from jobd.errors import ServerRefused, TokenRefused, root_cause
-from jobd.job.history import Cursor, Told
+from jobd.job.history import Cursor, HandlerEvent
 from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
 from jobd.leases.jobs import JobLeases
 from jobd.lifecycle.complete import Completion
-from jobd.lifecycle.events import Kept, OutOfStep, Telling
+from jobd.lifecycle.events import EventBatch, Kept, OutOfStep
 from jobd.lifecycle.heartbeat import Beat, Renewal
 from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
@@ -47,9 +47,9 @@ def ids() -> dict[str, Any]:
     return {name: uuid.uuid4() for name in ("job_id", "attempt_id", "lease_token")}
 
 
-def telling(*data: str) -> Telling:
-    events = [Told("token", 1, "", msgspec.Raw(json.dumps({"text": text}).encode())) for text in data]
-    return Telling(job_id=uuid.uuid4(), lease_token=uuid.uuid4(), events=events, told_n=0)
+def telling(*data: str) -> EventBatch:
+    events = [HandlerEvent("token", 1, "", msgspec.Raw(json.dumps({"text": text}).encode())) for text in data]
+    return EventBatch(job_id=uuid.uuid4(), lease_token=uuid.uuid4(), events=events, emitted_n=0)
 
 
 def bodies(puppet: Puppet) -> list[Any]:
@@ -251,7 +251,7 @@ async def test_events_of_all_jobs_go_in_one_call() -> None:
         {"ok": False, "reason": "lease_lost"},
     ]
     async with remote(ScriptedAnswer(200, {"jobs": told})) as there:
-        answers = await there.engine.tell_many([telling("a", "b"), telling("c"), telling("d")])
+        answers = await there.engine.emit_many([telling("a", "b"), telling("c"), telling("d")])
 
         assert answers == [Kept(Cursor(2, 7)), OutOfStep(4), LeaseLost()]
         (body,) = bodies(there.puppet)
@@ -265,7 +265,7 @@ async def test_events_of_all_jobs_go_in_one_call() -> None:
 async def test_one_job_whose_events_are_refused_costs_the_others_nothing() -> None:
     good, bad = ScriptedAnswer(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]}), problem(422, "invalid")
     async with remote(bad, good, bad) as there:
-        first, second = await there.engine.tell_many([telling("a"), telling("b")])
+        first, second = await there.engine.emit_many([telling("a"), telling("b")])
 
         assert first == Kept(Cursor(1, 1))
         assert isinstance(second, ValueError)
@@ -275,7 +275,7 @@ async def test_more_events_than_a_call_takes_go_in_several() -> None:
     large = telling(*["x" * 16_000] * 100)
     kept = ScriptedAnswer(200, {"jobs": [{"ok": True, "last_event_id": "1-1"}]})
     async with remote(kept, kept) as there:
-        answers = await there.engine.tell_many([large, large])
+        answers = await there.engine.emit_many([large, large])
 
         assert answers == [Kept(Cursor(1, 1))] * 2
         assert max(len(heard.body) for heard in there.puppet.heard) <= CALL_BYTES

@@ -15,8 +15,8 @@ from jobd.config.model import Config
 from jobd.follow.followers import ROOM, ROOM_BYTES
 from jobd.http import events as event_routes
 from jobd.http.events import EventStream
-from jobd.job.history import START, Cursor, Told
-from jobd.lifecycle.events import LOOK_BYTES, Kept, Telling
+from jobd.job.history import START, Cursor, HandlerEvent
+from jobd.lifecycle.events import LOOK_BYTES, EventBatch, Kept
 from tests.support import servers
 from tests.support.node import Node, new_database, tailing
 from tests.support.wait import wait_until_async
@@ -33,8 +33,8 @@ CHUNK = 100
 
 
 async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
-    told = [Told("token", n, "", msgspec.Raw(data)) for n in range(number)]
-    answer = await node.engine.tell(Telling(job_id=job.job_id, lease_token=job.lease_token, events=told))
+    told = [HandlerEvent("token", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=told))
     assert isinstance(answer, Kept)
 
 

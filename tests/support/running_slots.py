@@ -12,7 +12,7 @@ from jobd.config.model import Config, Leases, Queue, Retry
 from jobd.dispatch.slots import Slots
 from jobd.engine.results import Results
 from jobd.job.history import START, Event, events_after
-from jobd.lifecycle.events import Place, read_history
+from jobd.lifecycle.events import HistoryPlace, read_history
 from jobd.lifecycle.read import read_attempts, read_jobs
 from jobd.store.ids import new_id
 from jobd.supervise.service import Handle
@@ -90,7 +90,7 @@ class RunningSlots:
         return [attempt.outcome for attempt in await read_attempts(self.node.database.pool, job_id)]
 
     async def events(self, job_id: UUID) -> list[Event]:
-        (record,) = await read_history(self.node.database.pool, [Place(job_id, START)])
+        (record,) = await read_history(self.node.database.pool, [HistoryPlace(job_id, START)])
         assert record is not None
         return events_after(record, START)
 

@@ -120,7 +120,7 @@ def test_chunk_is_the_same_until_its_fate_is_known() -> None:
     then = one.next_chunk()
 
     assert then is not None
-    assert (texts(then), then.told_n) == (["b"], 1)
+    assert (texts(then), then.emitted_n) == (["b"], 1)
 
 
 def test_no_more_than_a_chunk_is_told_at_once() -> None:
@@ -131,7 +131,7 @@ def test_no_more_than_a_chunk_is_told_at_once() -> None:
     sizes, counts = [], []
     while (telling := one.next_chunk()) is not None:
         sizes.append(len(telling.events))
-        counts.append(telling.told_n)
+        counts.append(telling.emitted_n)
         one.settle(KEPT)
 
     assert (sizes, counts) == ([200, 200, 50], [0, 200, 400])
@@ -161,7 +161,7 @@ def test_teller_goes_on_from_where_the_lease_stands() -> None:
     telling = one.next_chunk()
 
     assert telling is not None
-    assert (texts(telling), telling.told_n) == ([2], 2)
+    assert (texts(telling), telling.emitted_n) == ([2], 2)
 
 
 def test_lost_lease_ends_the_telling() -> None:

@@ -19,15 +19,12 @@ DeadLetter  client job wire          an outcome of the machine, and the object o
 Desk        dispatch tickets
 Event       client job wire          the object of the contract; in `wire` that of a ticket, which OpenAPI calls so
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
-Holder      engine lifecycle
 Job         client lifecycle
 JobSummary  lifecycle wire           a row, and the object of the contract made from it
 Lease       job leases
-Place       lifecycle tickets
 Readiness   http tickets             OpenAPI calls the answer of /readyz so
 Refused     client tickets
 Runner      tasks tickets
-Told        job lifecycle
 Transition  job tickets
 """
 ALLOWED = {name: {*packages.split()} for name, packages in re.findall(r"^(\w+) +((?:\w+ ?)+)", KNOWN, re.MULTILINE)}
