@@ -85,10 +85,43 @@ def submit(
     With the same `idempotency_key` and the same arguments it is the same job, for 24 hours. Without one a random key is
     sent, so that a call that had to be tried again makes one job all the same.
     """
+    request = _submit_request(task, payload, idempotency_key, options)
+    return (yield from _submitted(settings, request, idempotency_key, options))
+
+
+def submit_and_wait(
+    settings: CallSettings,
+    task: str,
+    payload: Payload,
+    *,
+    wait_s: float | None = None,
+    idempotency_key: str | None = None,
+    **options: Unpack[Options],
+) -> Flow[Job]:
+    """Submit a job and return it once it is done, error or canceled: one call to jobd if that takes less than 30 s.
+
+    Options are those of `submit`. Raises WaitTimeout when it takes longer than `wait_s`; the job goes on.
+    """
+    until = math.inf if wait_s is None else time.monotonic() + wait_s
+    hold_s = HOLD_S if wait_s is None else min(HOLD_S, wait_s)
+    plain = _submit_request(task, payload, idempotency_key, options)
+    request = msgspec.structs.replace(plain, query={"wait_s": f"{hold_s:.3f}"}, hold_s=hold_s)
+    job = yield from _submitted(settings, request, idempotency_key, options)
+    if job.is_final:
+        return job
+    left_s = None if wait_s is None else max(until - time.monotonic(), 0.0)
+    ended = yield from wait(settings, job.job_id, left_s)
+    return msgspec.structs.replace(ended, existing=job.existing)
+
+
+def _submit_request(task: str, payload: Payload, key: str | None, options: Options) -> ApiRequest:
     body = msgspec.json.encode(_submit(task=task, payload=payload, **options))
-    request = _post_jobs(f"submit of {task}", "/v1/jobs", body, idempotency_key)
+    return _post_jobs(f"submit of {task}", "/v1/jobs", body, key)
+
+
+def _submitted(settings: CallSettings, request: ApiRequest, key: str | None, options: Options) -> Flow[Job]:
     job = yield from answered(settings, request, Job)
-    if idempotency_key is None and options.get("dedupe", "none") == "none":
+    if key is None and options.get("dedupe", "none") == "none":
         return msgspec.structs.replace(job, existing=False)  # it was made by this very call, at an earlier try
     return job
 

@@ -182,6 +182,7 @@ class Client(BaseClient):
     """
 
     submit = _call(calls.submit)
+    submit_and_wait = _call(calls.submit_and_wait)
     submit_batch = _call(calls.submit_batch)
     get = _call(calls.get)
     wait = _call(calls.wait)

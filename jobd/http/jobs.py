@@ -63,6 +63,7 @@ PAGE = 50
 async def submit_job(call: Call) -> Response:
     services = call.services
     config = services.config()
+    wait_s = read_query(call.request, (WAIT_S,)).get("wait_s", 0.0) if "wait_s" in call.request.query_params else 0.0
     check_content_type(call.request, JSON_TYPES)
     services.disk.check()
     key = key_in(call)
@@ -79,7 +80,11 @@ async def submit_job(call: Call) -> Response:
         made = created_object(job, answer.created_at)
     else:
         made = await _found_object(call, answer.job_id, existing=not isinstance(answer, Created))
-    response = json_answer(made, 202, {"Location": f"/v1/jobs/{made.job_id}"})
+    if wait_s and made.status not in FINAL_STATUSES:
+        await wait_for_job(services.tailer, call.request, made.job_id, wait_s)
+        made = await _found_object(call, made.job_id, existing=not isinstance(answer, Created))
+    status = 200 if wait_s and made.status in FINAL_STATUSES else 202
+    response = json_answer(made, status, {"Location": f"/v1/jobs/{made.job_id}"})
     if key is not None or services.drain.is_old():
         response.background = BackgroundTask(_after_submit, call, key, made)
     return response
@@ -207,11 +212,11 @@ SUBMIT = post(
     "/v1/jobs",
     "client",
     submit_job,
-    "Submit a job",
-    answers={202: wire.JobObject},
-    problems=SUBMIT_PROBLEMS,
+    "Submit a job, and wait for its end if asked to",
+    answers={202: wire.JobObject, 200: wire.JobObject},
+    problems=(*SUBMIT_PROBLEMS, "invalid"),
     body=wire.Submit,
-    parameters=(IDEMPOTENCY_KEY,),
+    parameters=(IDEMPOTENCY_KEY, WAIT_S),
     headers=LOCATION,
 )
 ENDPOINTS = (

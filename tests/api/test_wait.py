@@ -78,6 +78,53 @@ def test_a_bad_wait_is_refused(api: Api, wait_s: str) -> None:
     assert (answer.status, answer.code) == (422, "invalid")
 
 
+def job_with(workers: DatabaseWorkers, mark: str) -> str:
+    """The job that another thread submits with this mark in its payload, once it is there."""
+    query = "SELECT id::text FROM jobs WHERE payload->>'mark' = $1"
+    return str(wait_until(lambda: workers.rows(query, mark), f"no job has the mark {mark}", 10)[0][0])
+
+
+def test_a_submit_that_waits_is_answered_with_the_job_that_has_ended(api: Api, workers: DatabaseWorkers) -> None:
+    mark = uuid.uuid4().hex
+    with ThreadPoolExecutor(1) as pool:
+        body = {"task": "embed", "payload": {"mark": mark}}
+        waiting = pool.submit(api, "POST", "/v1/jobs?wait_s=30", body)
+        job_id = job_with(workers, mark)
+        workers.finish(job_id)
+        answer = waiting.result()
+
+    assert (answer.status, answer.json["status"], answer.json["result"]) == (200, "done", {"ok": True})
+    assert answer.headers["location"] == f"/v1/jobs/{job_id}"
+
+
+@pytest.mark.parametrize("wait_s", ["0", "0.2"])
+def test_a_submit_whose_wait_is_over_is_accepted_all_the_same(api: Api, wait_s: str) -> None:
+    answer = api("POST", f"/v1/jobs?wait_s={wait_s}", {"task": "embed", "payload": {}})
+
+    assert (answer.status, answer.json["status"]) == (202, "queued")
+
+
+def test_a_submit_with_a_key_that_waits_again_is_answered_with_the_same_job(api: Api, workers: DatabaseWorkers) -> None:
+    body, key = {"task": "embed", "payload": {}}, {"Idempotency-Key": uuid.uuid4().hex}
+    first = api("POST", "/v1/jobs?wait_s=0.1", body, key)
+    workers.finish(first.json["job_id"])
+
+    again = api("POST", "/v1/jobs?wait_s=30", body, key)
+
+    assert (first.status, again.status, again.json["status"]) == (202, 200, "done")
+    assert again.json["job_id"] == first.json["job_id"]
+
+
+@pytest.mark.parametrize("wait_s", ["-1", "61", "x", "", "nan", "1&wait_s=2", "1&other=2"])
+def test_a_submit_with_a_bad_wait_makes_no_job(api: Api, workers: DatabaseWorkers, wait_s: str) -> None:
+    mark = uuid.uuid4().hex
+
+    answer = api("POST", f"/v1/jobs?wait_s={wait_s}", {"task": "embed", "payload": {"mark": mark}})
+
+    assert (answer.status, answer.code) == (422, "invalid")
+    assert not workers.rows("SELECT FROM jobs WHERE payload->>'mark' = $1", mark)
+
+
 def test_one_does_not_wait_for_an_unknown_job(api: Api) -> None:
     assert api("GET", f"/v1/jobs/{uuid.uuid4()}?wait_s=60").status == 404
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from jobd import AsyncClient, Client
 from jobd.auth.token import new_token
 from jobd.client import Conflict, Denied, Gone, NotFound, Refused, WaitTimeout
 from jobd.errors import ConfigError
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,6 +195,24 @@ def test_waiting_ends_with_the_job(client: Client, workers: DatabaseWorkers) -> 
 
     assert (job.status, job.result) == ("done", {"ok": True})
     assert client.wait(job_id).status == "done"
+
+
+def test_submit_and_wait_returns_the_job_that_has_ended(client: Client, workers: DatabaseWorkers) -> None:
+    mark = secrets.token_hex()
+    query = "SELECT id::text FROM jobs WHERE payload->>'mark' = $1"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.submit_and_wait, "chat", {"mark": mark}, wait_s=30)
+        ((job_id,),) = wait_until(lambda: workers.rows(query, mark), "no job came", 10)
+        workers.finish(job_id)
+        job = waiting.result()
+
+    assert (str(job.job_id), job.status, job.result, job.existing) == (job_id, "done", {"ok": True}, False)
+
+
+@pytest.mark.parametrize("wait_s", [0, 0.3])
+def test_submit_and_wait_that_takes_too_long_leaves_the_job_to_go_on(client: Client, wait_s: float) -> None:
+    with pytest.raises(WaitTimeout, match="is queued after"):
+        client.submit_and_wait("chat", {}, wait_s=wait_s)
 
 
 @pytest.mark.parametrize("timeout_s", [0, 0.3])
