@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import anyio
@@ -17,6 +15,7 @@ from tests.support.http import Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.daemon import Jobd
 
@@ -26,12 +25,11 @@ DRAIN_S = 2
 
 
 class RawStreamReader(asyncio.Protocol):
-    """A client that costs little itself: it looks at the first event of whatever arrives together, the oldest."""
+    """A client that costs little itself: it only counts."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
         self.events = 0
-        self.delays_ms: list[float] = []
         self.begun = asyncio.Event()
         self.ended = asyncio.Event()
 
@@ -41,28 +39,18 @@ class RawStreamReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.begun.set()
-        at = data.find(b'{"type":"token","ts":')
-        if at >= 0:
-            self.events += data.count(b"event: token")
-            self.delays_ms.append(time.time() * 1000 - int(data[at + 21 : at + 34]))
+        self.events += data.count(b"event: token")
 
     def connection_lost(self, error: Exception | None) -> None:
         self.ended.set()
-
-
-def memory_kb(pid: int) -> int:
-    found = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
-    assert found is not None
-    return int(found[1])
 
 
 def _same(follower: RawStreamReader) -> RawStreamReader:
     return follower
 
 
-async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) -> tuple[list[RawStreamReader], int]:
-    """What the followers saw in so many seconds, and the memory that they took; ends with jobd."""
-    before = memory_kb(daemon.pid)
+async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) -> list[int]:
+    """How many events each follower saw in so many seconds; ends with jobd."""
     followers = [RawStreamReader(job_ids[n % len(job_ids)]) for n in range(clients)]
     host, _, port = daemon.address.partition(":")
     for follower in followers:
@@ -71,19 +59,16 @@ async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) 
         await asyncio.wait_for(follower.begun.wait(), 60)
     await asyncio.sleep(1)
     for follower in followers:
-        follower.events = 0
-        follower.delays_ms.clear()  # what happened before they came
+        follower.events = 0  # not what happened before they came
     await asyncio.sleep(seconds)
-    taken = memory_kb(daemon.pid) - before
-    seen = [(follower.events, list(follower.delays_ms)) for follower in followers]
+    seen = [follower.events for follower in followers]
     stopped_at = time.monotonic()
     daemon.signal(signal.SIGTERM)
     await asyncio.get_running_loop().run_in_executor(None, daemon.wait, DRAIN_S + 20)
     assert time.monotonic() - stopped_at <= DRAIN_S + 5
-    for follower, (events, delays) in zip(followers, seen, strict=True):
+    for follower in followers:
         await asyncio.wait_for(follower.ended.wait(), 10)
-        follower.events, follower.delays_ms = events, delays
-    return followers, taken
+    return seen
 
 
 @pytest.mark.timeout(180)
@@ -93,7 +78,6 @@ async def crowd(daemon: Jobd, job_ids: list[str], clients: int, seconds: float) 
 def test_all_hear_everything_and_a_stop_ends_them_all(
     jobd: Callable[..., Jobd],
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
     jobs: int,
     clients: int,
     seconds: float,
@@ -104,15 +88,8 @@ def test_all_hear_everything_and_a_stop_ends_them_all(
     body = [{"task": "chat", "payload": {"seconds": length_s, "tokens": int(length_s * RATE)}} for _ in range(jobs)]
     made = Api(daemon.address)("POST", "/v1/jobs/batch", body).json["jobs"]
 
-    followers, taken_kb = anyio.run(
+    seen = anyio.run(
         crowd, daemon, [job["job_id"] for job in made], clients, seconds, backend_options={"use_uvloop": True}
     )
 
-    delays = sorted(delay for follower in followers for delay in follower.delays_ms)
-    events = sum(follower.events for follower in followers)
-    with capsys.disabled():
-        print(  # noqa: T201  # asked for
-            f"\n{clients} streams over {jobs} jobs: {taken_kb / clients:.0f} KB each, {events / seconds:.0f}/s,"
-            f" delay p50 {delays[len(delays) // 2]:.0f} ms, p99 {delays[int(len(delays) * 0.99)]:.0f} ms"
-        )
-    assert min(follower.events for follower in followers) > 0
+    assert min(seen) > 0

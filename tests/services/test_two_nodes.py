@@ -91,7 +91,7 @@ async def test_stream_that_vanished_is_filled_again_at_once(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await wait_until_async(lambda: len(got) == 1)
-        await wait_until_async(lambda: new.dispatcher._listening)
+        await wait_until_async(new.is_reading)
         await old.redis.delete("jobs:stream:gpu")
         jobs = [await new.enqueue(queue="gpu") for _ in range(2)]
 

@@ -88,6 +88,11 @@ class Node(tree.Node):
         found: list[tuple[str, dict[str, str]]] = await self.redis.xrange(f"job:{job_id}:events")
         return found
 
+    async def is_reading(self) -> bool:
+        """A read of the dispatcher waits in Redis for messages."""
+        clients = await self.redis.client_list()
+        return any(client["name"] == "jobd" and "b" in client["flags"] for client in clients)
+
     async def outbox_is_empty(self) -> bool:
         return not await self.database.pool.fetchval("SELECT count(*) FROM outbox")
 
