@@ -9,8 +9,8 @@ import msgspec
 
 from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
-from jobd.http.worker_request import RAW_OWNER
 from jobd.lifecycle.workers import HeldJob, Holder, list_held_jobs, list_workers
+from jobd.stream.keys import RAW_OWNER_PREFIX
 from jobd.wire import workers as wire
 from jobd.wire.milliseconds import ms
 from jobd.wire.progress import share_in
@@ -49,7 +49,7 @@ def _worker(holder: Holder) -> wire.Worker:
 
 
 def kind_of(owner_id: str) -> Literal["slots", "http", "redis"]:
-    if owner_id.startswith(RAW_OWNER):
+    if owner_id.startswith(RAW_OWNER_PREFIX):
         return "redis"
     return "slots" if _NODE.fullmatch(owner_id) else "http"
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from jobd.stream.keys import RAW_OWNER_PREFIX
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from jobd.http.endpoint import Call
-
-#: Owner prefix of workers that speak only Redis (`jobd.stream.raw_workers`); the id of an HTTP worker must not have it.
-RAW_OWNER = "redis:"
 
 #: Stands for text that is no UUID: no lease has this token, so the verb refuses it like the token of another worker.
 _NO_TOKEN = UUID(int=0)
@@ -26,8 +24,10 @@ _NO_TOKEN = UUID(int=0)
 def check_worker_id(worker_id: str) -> None:
     if not worker_id.isprintable() or worker_id != worker_id.strip():
         raise ApiError("invalid", "worker_id must be visible characters, without a blank at either end")
-    if worker_id.startswith(RAW_OWNER):
-        raise ApiError("invalid", f"worker_id must not begin with {RAW_OWNER}, as the owners do that speak only Redis")
+    if worker_id.startswith(RAW_OWNER_PREFIX):
+        raise ApiError(
+            "invalid", f"worker_id must not begin with {RAW_OWNER_PREFIX}, as the owners do that speak only Redis"
+        )
 
 
 def lease_token_in(text: str) -> UUID:

@@ -11,13 +11,13 @@ from redis import exceptions
 
 from jobd.errors import ServerDown, ServerRefused
 from jobd.host.masking import masked_url
+from jobd.stream.keys import PROBE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 #: Streams with everything the relay asks of them.
 MIN_VERSION = {"redis": (7, 0), "valkey": (7, 2)}
-PROBE_KEY = "jobd:probe"
 TIMEOUT_S = 10.0
 CLOSE_S = 1.0
 
@@ -102,4 +102,4 @@ async def check_server(client: redis.asyncio.Redis, url: str) -> None:
             f"{where}: maxmemory-policy is {policy}, which drops messages when memory is short; "
             "CONFIG SET maxmemory-policy noeviction"
         )
-    await client.set(PROBE_KEY, "1", px=1000)
+    await client.set(PROBE, "1", px=1000)

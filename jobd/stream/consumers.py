@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
 from jobd.stream.keys import CONSUMER_PREFIX, GROUP
+from jobd.stream.scripts import script
 
 if TYPE_CHECKING:
     import redis.asyncio
 
-FORGET = files("jobd.stream").joinpath("forget_consumers.lua").read_text("utf-8")
+FORGET = script("forget_consumers")
 
 
 async def has_raw_workers(client: redis.asyncio.Redis, stream: str) -> bool:
@@ -28,7 +28,7 @@ async def own_consumers(client: redis.asyncio.Redis, stream: str) -> list[bytes]
 async def forget_consumers(client: redis.asyncio.Redis, stream: str, silent_s: float) -> int:
     """Remove those of jobd that have nothing in hand and were silent for so long; how many there were."""
     silent_ms = int(silent_s * 1000)
-    count: Any = await client.register_script(FORGET)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, silent_ms])
+    count: Any = await client.register_script(FORGET)(keys=[stream], args=[silent_ms])
     return int(count)
 
 

@@ -2,20 +2,16 @@
 -- one. A live one that had nothing to read for so long is made again by its next read.
 --
 -- KEYS[1]  a job stream
--- ARGV[1]  the group, ARGV[2] the prefix of jobd's own consumers, ARGV[3] for how many ms they must have been silent
+-- ARGV[1]  for how many ms they must have been silent
 -- returns  how many
 
-local stream, group, prefix, silent_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
+local stream, silent_ms = KEYS[1], tonumber(ARGV[1])
 local count = 0
-local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, group)
+local consumers = redis.pcall('XINFO', 'CONSUMERS', stream, GROUP)
 for _, info in ipairs(consumers.err and {} or consumers) do
-    local fields = {}
-    for n = 1, #info, 2 do
-        fields[info[n]] = info[n + 1]
-    end
-    local is_own = string.sub(fields['name'], 1, #prefix) == prefix
-    if is_own and fields['pending'] == 0 and fields['idle'] > silent_ms then
-        redis.call('XGROUP', 'DELCONSUMER', stream, group, fields['name'])
+    local fields = as_table(info)
+    if is_own(fields['name']) and fields['pending'] == 0 and fields['idle'] > silent_ms then
+        redis.call('XGROUP', 'DELCONSUMER', stream, GROUP, fields['name'])
         count = count + 1
     end
 end

@@ -1,4 +1,7 @@
-"""Every name in Redis, in one place. What clients and raw workers see is a contract; jobd's own start with `jobd:`."""
+"""Every name in Redis, in one place; scripts get theirs from here (scripts.py).
+
+What clients and raw workers see is a contract; jobd's own names start with `jobd:`.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from uuid import UUID
 
+#: The consumer group of every job stream.
 GROUP = "workers"
 DEFAULT_QUEUE = "default"
 DEAD_LETTERS = "jobs:dlq"
-#: jobd's own consumers, as opposed to raw workers.
+#: Consumers of the group that are jobd's own; all others are raw workers.
 CONSUMER_PREFIX = "jobd-"
+#: Owners of leases that raw workers hold, who speak only Redis; claim.sql knows them by the same prefix.
+RAW_OWNER_PREFIX = "redis:"
+#: A job's hash is JOB_PREFIX and its id, and its event stream that with EVENTS_SUFFIX.
+JOB_PREFIX = "job:"
+EVENTS_SUFFIX = ":events"
 
-#: Which filling of this Redis Postgres knows of; see project.lua.
+#: The epoch: which filling of this Redis Postgres knows of; see project.lua.
 EPOCH = "jobd:epoch"
-#: Which run of the server was told that; an old copy of its data in a new run is not to be believed.
+#: The `run_id` of the server when the epoch began. With another one, its data may be an old copy and is not trusted.
 RUN = "jobd:run"
-#: The channel on which the nodes hear that there is news of jobs.
+#: Written when a connection is opened, to find a server that refuses writes.
+PROBE = "jobd:probe"
+#: Before the name of a key of the wrong type that stood in the way of a stream or hash, and was moved.
+ASIDE_PREFIX = "jobd:aside:"
+#: The channel on which the relay tells the nodes which jobs have new events.
 TOLD = "jobd:told"
-#: The channel on which the node that relays hears that another has committed something.
+#: The channel on which a node tells the one that relays that it has committed something.
 WAKE = "jobd:wake"
 
 _STREAM = "jobs:stream"
@@ -38,11 +51,11 @@ def queue_of(stream: str) -> str | None:
 
 
 def job_key(job_id: UUID | str) -> str:
-    return f"job:{job_id}"
+    return f"{JOB_PREFIX}{job_id}"
 
 
 def events_key(job_id: UUID | str) -> str:
-    return f"job:{job_id}:events"
+    return f"{JOB_PREFIX}{job_id}{EVENTS_SUFFIX}"
 
 
 def idempotency_key(key: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
+from jobd.stream.keys import EVENTS_SUFFIX, JOB_PREFIX
 from jobd.stream.project import TRIM
 
 if TYPE_CHECKING:
@@ -67,7 +68,11 @@ class Memory:
         )
 
     async def _cut_event_streams(self, client: redis.asyncio.Redis, target: int) -> int:
-        sizes = [pair async for page in _pages(client, "job:*:events") for pair in await _sizes(client, page)]
+        sizes = [
+            pair
+            async for page in _pages(client, f"{JOB_PREFIX}*{EVENTS_SUFFIX}")
+            for pair in await _sizes(client, page)
+        ]
         script, count = client.register_script(TRIM), 0
         for size, key in sorted(sizes, reverse=True):
             if size < SMALL or (await _used(client))[0] <= target:
@@ -82,17 +87,17 @@ class Memory:
 
     async def _forget_finished_jobs(self, client: redis.asyncio.Redis, target: int) -> int:
         count = 0
-        async for page in _pages(client, "job:*"):
+        async for page in _pages(client, f"{JOB_PREFIX}*"):
             if (await _used(client))[0] <= target:
                 break
-            keys = [key for key in page if not key.endswith(b":events")]
+            keys = [key for key in page if not key.endswith(EVENTS_SUFFIX.encode())]
             pipeline: Any = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hget(key, "status")
             found = zip(keys, await pipeline.execute(raise_on_error=False), strict=True)
             finished = [key for key, status in found if status in (b"done", b"error", b"canceled")]
             if finished:
-                await client.unlink(*finished, *(key + b":events" for key in finished))
+                await client.unlink(*finished, *(key + EVENTS_SUFFIX.encode() for key in finished))
             count += len(finished)
         return count
 

@@ -34,7 +34,6 @@ if redis.call('GET', KEYS[1]) ~= epoch then
 end
 
 local TAG = string.sub(redis.sha1hex(epoch), 1, 8) -- the epoch, in every hash, in short
-local GROUP, OWN = 'workers', 'jobd-'
 local ENDS = { done = true, error = true, canceled = true }
 local FORCED, NEW, WHOLE, EVENTS = 1, 2, 3, 4
 local MOST_ARGUMENTS = 1000
@@ -45,8 +44,8 @@ local function unobstructed(key, ...)
     local answer = redis.pcall(...)
     if type(answer) == 'table' and answer.err then
         if string.find(answer.err, 'WRONGTYPE', 1, true) then
-            redis.call('RENAME', key, 'jobd:aside:' .. key)
-            redis.call('EXPIRE', 'jobd:aside:' .. key, 86400)
+            redis.call('RENAME', key, ASIDE .. key)
+            redis.call('EXPIRE', ASIDE .. key, 86400)
             return redis.call(...)
         end
         error(answer.err)
@@ -118,36 +117,19 @@ local function withdraw_unless_settled(id, stream, message, acks)
     withdrawn[stream][id] = message
 end
 
--- nil if there is no stream of this name: nothing, or a key of another type.
-local function last_delivered(stream)
-    local groups = redis.pcall('XINFO', 'GROUPS', stream)
-    if groups.err then
-        return nil
-    end
-    for _, info in ipairs(groups) do
-        local fields = {}
-        for n = 1, #info, 2 do
-            fields[info[n]] = info[n + 1]
-        end
-        if fields['name'] == GROUP then
-            return fields['last-delivered-id']
-        end
-    end
-    return '0-0'
-end
-
 local function is_in_foreign_hands(stream, message, last)
     local entry = redis.call('XRANGE', stream, message, last, 'COUNT', 1)[1]
     if not entry or entry[1] ~= message then
         return false -- nobody has read it, or it is gone
     end
     local pending = redis.call('XPENDING', stream, GROUP, message, message, 1)[1]
-    return not pending or string.sub(pending[2], 1, #OWN) ~= OWN -- who is not jobd acknowledges and does not delete
+    return not pending or not is_own(pending[2]) -- who is not jobd acknowledges and does not delete
 end
 
 local function withdraw()
     for stream, messages in pairs(withdrawn) do
         local last, unknown = last_delivered(stream), false
+        last = last == nil and '0-0' or last -- a stream that nobody reads yet; false: no stream, or a key of another type
         for _, message in pairs(last and messages or {}) do
             if not message then
                 unknown = true
@@ -170,7 +152,7 @@ local missing, unoffered = {}, {}
 
 for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
     local id, version, mode, fields, ttl_s, events, acks, dead, left = unpack(change)
-    local key = 'job:' .. id
+    local key = JOB .. id
     local known = unobstructed(
         key, 'HMGET', key, 'jobd_version', 'status', 'jobd_event', 'jobd_message', 'jobd_event_bytes', 'jobd_epoch'
     )
@@ -182,10 +164,10 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
         missing[#missing + 1] = id
     elseif mode == EVENTS or mode == FORCED or not seen or tonumber(seen) < version then
         if not seen and (mode == WHOLE or known[1]) then
-            redis.call('DEL', key .. ':events')
+            redis.call('DEL', key .. EVENTS_SUFFIX)
             status, last, known[5] = nil, nil, false
         end
-        local newest, bytes = add_events(key .. ':events', events, last, status)
+        local newest, bytes = add_events(key .. EVENTS_SUFFIX, events, last, status)
         if newest then
             fields[#fields + 1] = 'jobd_event'
             fields[#fields + 1] = newest
@@ -193,7 +175,7 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
         if bytes > 0 and mode ~= NEW then
             bytes = bytes + (tonumber(known[5]) or 0)
             if bytes > MOST_EVENT_BYTES then
-                bytes = trim(key .. ':events', KEPT_EVENT_BYTES, '+')
+                bytes = trim(key .. EVENTS_SUFFIX, KEPT_EVENT_BYTES, '+')
             end
             fields[#fields + 1] = 'jobd_event_bytes'
             fields[#fields + 1] = bytes
@@ -210,7 +192,7 @@ for _, change in ipairs(cmsgpack.unpack(ARGV[2])) do
             redis.call('HSET', key, unpack(fields))
         end
         redis.call('EXPIRE', key, ttl_s)
-        redis.call('EXPIRE', key .. ':events', ttl_s)
+        redis.call('EXPIRE', key .. EVENTS_SUFFIX, ttl_s)
         if dead then
             local event = events[#events]
             redis.call('XADD', KEYS[2], '*', 'job_id', id, 'ts', event[4], 'data', event[6])
@@ -229,12 +211,12 @@ withdraw()
 
 for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
     local id, stream, task, payload, enqueue_id, version, created_ts, ttl_s = unpack(offer)
-    local key, mark = 'job:' .. id, epoch .. '/' .. enqueue_id
+    local key, mark = JOB .. id, epoch .. '/' .. enqueue_id
     local known = unobstructed(key, 'HMGET', key, 'jobd_offered', 'jobd_version', 'jobd_epoch')
     if known[2] and known[3] ~= TAG then
         known[2] = false
         if created_ts ~= '' then
-            redis.call('DEL', key .. ':events')
+            redis.call('DEL', key .. EVENTS_SUFFIX)
         end
     end
     if not known[2] and created_ts ~= '' then
@@ -243,9 +225,9 @@ for _, offer in ipairs(cmsgpack.unpack(ARGV[3])) do
             'updated_ts', created_ts, 'ttl_s', ttl_s, 'result', '', 'error', '', 'jobd_version', version,
             'jobd_event', '0-1', 'jobd_epoch', TAG
         )
-        add_event(key .. ':events', { 0, 1, 'queued', created_ts, 'gateway.enqueue', '{}' })
+        add_event(key .. EVENTS_SUFFIX, { 0, 1, 'queued', created_ts, 'gateway.enqueue', '{}' })
         redis.call('EXPIRE', key, ttl_s)
-        redis.call('EXPIRE', key .. ':events', ttl_s)
+        redis.call('EXPIRE', key .. EVENTS_SUFFIX, ttl_s)
         known[2] = version
     end
     if not known[2] then

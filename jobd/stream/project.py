@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from redis.exceptions import ResponseError
 
 from jobd.job import history
-from jobd.stream.keys import CONSUMER_PREFIX, DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
+from jobd.stream.keys import ASIDE_PREFIX, DEAD_LETTERS, EPOCH, GROUP, RUN, TOLD, stream_of
+from jobd.stream.scripts import script
 from jobd.wire.milliseconds import ms
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from jobd.lifecycle.publish import Offer
     from jobd.lifecycle.read import Job
 
-TRIM = files("jobd.stream").joinpath("trim.lua").read_text("utf-8")
-SCRIPT = TRIM + files("jobd.stream").joinpath("project.lua").read_text("utf-8")
-
-WITHDRAW = files("jobd.stream").joinpath("withdraw.lua").read_text("utf-8")
+TRIM = script("trim")
+PROJECT = script("trim", "project")
+WITHDRAW = script("withdraw")
 
 #: Public status after each event; a job whose cancel was asked for runs on.
 _STATUS = {
@@ -257,7 +256,7 @@ class Projector:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
-        self._script = client.register_script(SCRIPT)
+        self._script = client.register_script(PROJECT)
 
     async def project(
         self, epoch: str, changes: Sequence[Change], offers: Sequence[OfferArray] = (), notes: Sequence[NoteArray] = ()
@@ -303,8 +302,7 @@ class Projector:
 
         At the beginning of an epoch, jobs whose message is in somebody's hands are marked as offered in it.
         """
-        script = self._client.register_script(WITHDRAW)
-        count = await script(keys=[stream_of(queue)], args=[GROUP, CONSUMER_PREFIX, epoch])
+        count = await self._client.register_script(WITHDRAW)(keys=[stream_of(queue)], args=[epoch])
         return int(count)
 
 
@@ -314,7 +312,7 @@ async def make_group(client: redis.asyncio.Redis, stream: str) -> None:
         await client.xgroup_create(stream, GROUP, id="0", mkstream=True)
     except ResponseError as error:
         if "WRONGTYPE" in str(error):
-            await client.rename(stream, f"jobd:aside:{stream}")
+            await client.rename(stream, f"{ASIDE_PREFIX}{stream}")
             await make_group(client, stream)
         elif "BUSYGROUP" not in str(error):
             raise

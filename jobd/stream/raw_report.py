@@ -14,6 +14,7 @@ import msgspec
 
 from jobd.host.masking import masked_text
 from jobd.job.history import RESERVED, HandlerEvent
+from jobd.stream.keys import RAW_OWNER_PREFIX
 from jobd.tasks.event_check import CUT_CHARS, DATA_BYTES, STEP_CHARS, printable
 from jobd.tasks.failure import MESSAGE_BYTES, error_text
 from jobd.tasks.runner import TaskFailed
@@ -35,7 +36,7 @@ _TYPE = re.compile(r"[a-z0-9_.-]{1,64}")
 
 def owner_of(consumer: bytes) -> str:
     """The owner of a lease that a consumer of the group holds."""
-    return f"redis:{_text(consumer)[:CONSUMER_CHARS] or 'acknowledged'}"
+    return f"{RAW_OWNER_PREFIX}{_text(consumer)[:CONSUMER_CHARS] or 'acknowledged'}"
 
 
 def result_in(field: bytes) -> bytes | None:

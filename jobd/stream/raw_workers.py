@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import time
-from importlib.resources import files
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +37,11 @@ from jobd.lifecycle.read import note_raw_workers, read_jobs
 from jobd.store.leader import LeaderLease, leading
 from jobd.stream import connection as redis_connection
 from jobd.stream.consumers import has_raw_workers
-from jobd.stream.keys import CONSUMER_PREFIX, EPOCH, GROUP, events_key, job_key, stream_of
+from jobd.stream.keys import EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
 from jobd.stream.project import TRIM, EpochChanged, Projector, correction_of
 from jobd.stream.raw_report import error_in, event_in, owner_of, result_in
+from jobd.stream.scripts import script
 from jobd.tasks.failure import error_text
 from jobd.tasks.runner import TaskFailed
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SCRIPT = files("jobd.stream").joinpath("foreign.lua").read_text("utf-8")
+FOREIGN = script("foreign")
 LOOK_S = 0.25
 #: While no raw worker is about, looking costs more than it brings.
 IDLE_LOOK_S = 1.0
@@ -160,7 +160,7 @@ class RawWorkers:
         client = self._transport.client
         try:
             held = [message_id for where, message_id in self._held if where == stream]
-            found: Any = await client.register_script(SCRIPT)(keys=[stream], args=[GROUP, CONSUMER_PREFIX, PAGE, *held])
+            found: Any = await client.register_script(FOREIGN)(keys=[stream], args=[PAGE, *held])
         except ResponseError as error:
             log.debug("no raw workers on %s: %s", stream, error)  # the stream is being made anew
             return
@@ -224,8 +224,8 @@ class RawWorkers:
     async def _shorten(self, raw: _Raw) -> None:
         """Leave the last of its events in Redis, and those that are not kept in Postgres yet."""
         raw.event_bytes = 0
-        script = self._transport.client.register_script(TRIM)
-        await script(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
+        trim = self._transport.client.register_script(TRIM)
+        await trim(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
     async def _append(self, session: Session, tellings: Sequence[EventBatch]) -> list[Answer | None]:
         """Keep them; those of a job that Postgres refuses after all are not."""

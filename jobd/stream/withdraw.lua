@@ -1,30 +1,14 @@
 -- Takes the messages of a stream back that nobody has read yet, so that its jobs can be offered again later.
 --
 -- KEYS[1]  a job stream
--- ARGV[1]  the group, ARGV[2] the prefix of jobd's own consumers
--- ARGV[3]  "", or the epoch that is to begin: a job whose message somebody has in hand then counts as offered in it, so
+-- ARGV[1]  "", or the epoch that is to begin: a job whose message somebody has in hand then counts as offered in it, so
 --          that there is never a second message beside the first
 -- returns  how many
 
-local stream, group, prefix, epoch = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local stream, epoch = KEYS[1], ARGV[1]
 local KEPT_S = 600 -- a mark whose job is never told of
 
-local function as_table(pairs)
-    local fields = {}
-    for n = 1, #pairs, 2 do
-        fields[pairs[n]] = pairs[n + 1]
-    end
-    return fields
-end
-
-local last = nil
-local groups = redis.pcall('XINFO', 'GROUPS', stream)
-for _, info in ipairs(groups.err and {} or groups) do
-    local fields = as_table(info)
-    if fields['name'] == group then
-        last = fields['last-delivered-id']
-    end
-end
+local last = last_delivered(stream)
 if not last then
     return 0 -- no stream, or nobody to read it yet
 end
@@ -33,7 +17,7 @@ local function take_back(entry)
     redis.call('XDEL', stream, entry[1])
     local job_id = as_table(entry[2])['job_id']
     if job_id then
-        redis.pcall('HDEL', 'job:' .. job_id, 'jobd_offered', 'jobd_message')
+        redis.pcall('HDEL', JOB .. job_id, 'jobd_offered', 'jobd_message')
     end
 end
 
@@ -41,7 +25,7 @@ end
 local function adopt(entry, is_raw)
     local fields = as_table(entry[2])
     if fields['job_id'] then
-        local key, mark = 'job:' .. fields['job_id'], epoch .. '/' .. (fields['enqueue_id'] or '1')
+        local key, mark = JOB .. fields['job_id'], epoch .. '/' .. (fields['enqueue_id'] or '1')
         redis.pcall('HSET', key, 'jobd_offered', mark, 'jobd_message', entry[1])
         if is_raw then
             redis.pcall('HSET', key, 'jobd_epoch', string.sub(redis.sha1hex(epoch), 1, 8))
@@ -59,15 +43,15 @@ end
 
 if epoch ~= '' then
     local has_raw_workers = false
-    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', stream, GROUP)) do
         local name = as_table(info)['name']
-        has_raw_workers = has_raw_workers or string.sub(name, 1, #prefix) ~= prefix
+        has_raw_workers = has_raw_workers or not is_own(name)
     end
     for _, entry in ipairs(redis.call('XRANGE', stream, '-', last)) do
         -- A raw worker acknowledges and leaves the message; nobody else does, but for a jobd that was killed just then.
-        local pending = redis.call('XPENDING', stream, group, entry[1], entry[1], 1)[1]
+        local pending = redis.call('XPENDING', stream, GROUP, entry[1], entry[1], 1)[1]
         if has_raw_workers or pending then
-            adopt(entry, not pending or string.sub(pending[2], 1, #prefix) ~= prefix)
+            adopt(entry, not pending or not is_own(pending[2]))
         else
             take_back(entry)
         end

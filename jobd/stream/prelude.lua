@@ -1,0 +1,31 @@
+-- The beginning of every script (scripts.py). Before it stand the names of keys.py: GROUP, OWN_PREFIX (of jobd's own
+-- consumers), JOB and EVENTS_SUFFIX (of a job's keys), ASIDE (of keys that were in the way).
+
+-- { name, value, name, value ... }, as Redis answers, by name.
+local function as_table(pairs)
+    local fields = {}
+    for n = 1, #pairs, 2 do
+        fields[pairs[n]] = pairs[n + 1]
+    end
+    return fields
+end
+
+local function is_own(consumer)
+    return string.sub(consumer, 1, #OWN_PREFIX) == OWN_PREFIX
+end
+
+-- The id of the last message that the group has read; nil without a group, and false without a stream of this name.
+local function last_delivered(stream)
+    local groups = redis.pcall('XINFO', 'GROUPS', stream)
+    if groups.err then
+        return false
+    end
+    for _, info in ipairs(groups) do
+        local fields = as_table(info)
+        if fields['name'] == GROUP then
+            return fields['last-delivered-id']
+        end
+    end
+    return nil
+end
+
