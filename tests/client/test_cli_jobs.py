@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd import Client
-from tests.api.test_events import claim, complete
+from tests.http.test_events import claim, complete
 from tests.support.daemon import environment, run_jobd
 from tests.support.http import Api
 from tests.support.wait import wait_until

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from jobd.client import Conflict, Refused, Unreachable
 from jobd.wire.sse import SseMessage, SseParser
-from tests.api.test_events import claim, complete, tell
+from tests.http.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
 from tests.support.http import Api
 from tests.support.proxy import proxy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.client import NotFound, Refused
-from tests.api.test_events import claim, complete, tell
+from tests.http.test_events import claim, complete, tell
 from tests.client.test_client_events import Reading, shown
 
 if TYPE_CHECKING:

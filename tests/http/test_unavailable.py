@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.store.ids import new_id
-from tests.api.test_events import claim, submit
+from tests.http.test_events import claim, submit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

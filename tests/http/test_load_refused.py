@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from jobd.http.heartbeat_limit import MOST_PER_S
-from tests.api.test_events import claim, submit
+from tests.http.test_events import claim, submit
 from tests.support.http import Api
 from tests.support.sse import Stream
 from tests.support.wait import wait_until
