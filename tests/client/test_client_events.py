@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from jobd.client import Conflict, Refused, Unreachable
 from jobd.wire.sse import SseMessage, SseParser
-from tests.http.test_events import claim, complete, tell
 from tests.conftest import NOBODY_WORKS
+from tests.http.test_events import claim, complete, tell
 from tests.support.http import Api
 from tests.support.proxy import proxy
 from tests.support.wait import wait_until

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobd.client import NotFound, Refused
-from tests.http.test_events import claim, complete, tell
 from tests.client.test_client_events import Reading, shown
+from tests.http.test_events import claim, complete, tell
 
 if TYPE_CHECKING:
     from jobd import Client

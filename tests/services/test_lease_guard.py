@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 
 LEASES = Leases(ttl_s=3, heartbeat_s=0.5)
-#: Longer than a lease that was renewed just before lasts.
-BLOCK_S = 4.5
+#: Two leases long.
+BLOCK_S = 6.0
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +56,7 @@ async def guarded(
 
 
 async def beside_a_block(slots: RunningSlots) -> UUID:
-    """A job that ran while another blocked the loop for longer than a lease."""
+    """A job that ran while another blocked the loop for several leases."""
     bystander = await slots.submit({"seconds": 60, "tokens": 0})
     await slots.wait_for_status(bystander, "running")
     blocker = await slots.submit({"seconds": BLOCK_S}, task="tool", max_attempts=1)
@@ -136,7 +136,7 @@ async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_
     async with guarded(shared_postgres, folder, runner) as (slots, _):
         bystander = await slots.submit({"seconds": 60, "tokens": 0})
         await slots.wait_for_status(bystander, "running")
-        blocker = await slots.submit({"do": "hold gil", "seconds": BLOCK_S}, task="tool")
+        blocker = await slots.submit({"do": "hold gil", "seconds": 10}, task="tool")
 
         await wait_until_async(lambda: is_over(slots, blocker), timeout_s=60)
 
