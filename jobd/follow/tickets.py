@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
-    from jobd.tickets.service import Desk, Wakeups
+    from jobd.tickets.service import TicketService
+    from jobd.tickets.wakeups import Wakeups
     from jobd.wire.tickets import LogLine
 
 #: How soon a follower gets what another node did.
@@ -29,9 +30,9 @@ class TicketTailer(Followers[int]):
     #: All of them: it is one statement, however many tickets are followed.
     places_per_read = 1_000_000
 
-    def __init__(self, desk: Desk, wakeups: Wakeups) -> None:
+    def __init__(self, tickets: TicketService, wakeups: Wakeups) -> None:
         super().__init__(wakeups.changed)
-        self._desk = desk
+        self._tickets = tickets
 
     def _poll_s(self) -> float:
         return POLL_S
@@ -48,7 +49,7 @@ class TicketTailer(Followers[int]):
         after: dict[UUID, int] = {}
         for ticket_id, version in places:
             after[ticket_id] = min(version, after.get(ticket_id, version))
-        logs = await self._desk.log(after)
+        logs = await self._tickets.log(after)
         return [_batch(logs.get(ticket_id, []), version) for ticket_id, version in places]
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jobd.stream.idempotency_keys import KeyMirror
     from jobd.supervise.supervisor import Supervisor
     from jobd.tasks.runner import Runner
-    from jobd.tickets.service import Desk
+    from jobd.tickets.service import TicketService
 
 
 class Services(NamedTuple):
@@ -39,7 +39,7 @@ class Services(NamedTuple):
     disk: Disk
     heartbeat_limit: HeartbeatLimit
     results: Results
-    tickets: Desk
+    tickets: TicketService
     ticket_tailer: TicketTailer
     #: The runner of each task that slots of this process run.
     runners: Mapping[str, Runner]

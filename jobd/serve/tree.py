@@ -49,10 +49,12 @@ from jobd.supervise.service import Phase, Spec
 from jobd.supervise.supervisor import Supervisor
 from jobd.supervise.wakeup import Wakeup
 from jobd.tickets.pollers.claims import OwnerNames
-from jobd.tickets.pollers.gate import Gate
-from jobd.tickets.pollers.poller import Readiness, Scheduler
-from jobd.tickets.pollers.runner import Runner as TicketRunner
-from jobd.tickets.service import Desk, Wakeups
+from jobd.tickets.pollers.gate import GatePoller
+from jobd.tickets.pollers.readiness import ReadinessPoller
+from jobd.tickets.pollers.runner import RunnerPoller
+from jobd.tickets.pollers.scheduler import SchedulerPoller
+from jobd.tickets.service import TicketService
+from jobd.tickets.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -125,7 +127,7 @@ class Node:
         self.raw_workers = RawWorkers(self.engine, self.database, self.transport, config, self.results, self.names)
         self.reaper = Reaper(self.database, config, self._committed, owners)
         self.tailer = Tailer(self.database, self.transport)
-        self.tickets = Desk(self.database, config, self.ticket_wakeups)
+        self.tickets = TicketService(self.database, config, self.ticket_wakeups)
         self.ticket_tailer = TicketTailer(self.tickets, self.ticket_wakeups)
 
     def _committed(self) -> None:
@@ -197,14 +199,14 @@ class Node:
             Spec(name="ticket_tailer", service=self.ticket_tailer, phase=Phase.FLUSH, needed=False, needs=("store",)),
         ]
 
-    def _ticket_pollers(self) -> tuple[Readiness, Scheduler, TicketRunner, Gate]:
+    def _ticket_pollers(self) -> tuple[ReadinessPoller, SchedulerPoller, RunnerPoller, GatePoller]:
         common = self.database, self._config, self.ticket_wakeups
         owners = OwnerNames(*self.names)
         return (
-            Readiness(*common),
-            Scheduler(*common, owners),
-            TicketRunner(*common, owners, self.engine, self.results),
-            Gate(*common, owners, self.data_dir),
+            ReadinessPoller(*common),
+            SchedulerPoller(*common, owners),
+            RunnerPoller(*common, owners, self.engine, self.results),
+            GatePoller(*common, owners, self.data_dir),
         )
 
 

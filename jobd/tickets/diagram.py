@@ -23,7 +23,7 @@ of date.
 {table}
 
 Whatever the table does not list changes nothing. People approve, reject, unblock, reopen and sign off; the pollers do
-the rest: readiness announces and returns, the scheduler schedules, the runner executes, the gate judges.
+the rest: readiness marks ready and returns, the scheduler schedules, the runner executes, the gate judges.
 """
 
 

@@ -55,7 +55,7 @@ TRANSITIONS: Final = (
     Transition(NEW, "reject", "by a person", BLOCKED),
     Transition(TODO, "reject", "by a person, before it is scheduled", BLOCKED),
     Transition(BLOCKED, "reject", "by a person; it was not rejected before", BLOCKED),
-    Transition(TODO, "announce", "TICKET_READY was not told for this time", TODO),
+    Transition(TODO, "mark_ready", "there is no TICKET_READY for this time yet", TODO),
     Transition(TODO, "schedule", "every ticket in blocked_on is DONE", IN_PROGRESS),
     Transition(TODO, "schedule", "a ticket in blocked_on is not DONE", BLOCKED),
     Transition(IN_PROGRESS, "execute", "its job has ended", IN_PROGRESS),

@@ -1,4 +1,4 @@
-"""The desk: where people's verbs come in. Each is one call of its module, and wakes the poller that goes on from there.
+"""The ticket service: what people do with tickets. Each verb is one call of its module, and wakes the next poller.
 
 What it returns was committed; what it raises has changed nothing: TicketRefused, or ServerDown while Postgres is away.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobd.supervise.wakeup import Wakeup
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once
 from jobd.tickets.decide import decide
@@ -22,29 +21,11 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.lifecycle.enqueue import IdempotencyKey
     from jobd.store.postgres import Database
+    from jobd.tickets.wakeups import Wakeups
     from jobd.wire import tickets as wire
 
 
-class Wakeups:
-    """One for each poller, and one for the followers of events. A wakeup only saves waiting for the next poll."""
-
-    def __init__(self) -> None:
-        self.readiness = Wakeup()
-        self.scheduler = Wakeup()
-        self.runner = Wakeup()
-        self.gate = Wakeup()
-        #: Something in `ticket_log` is new. For one waiter.
-        self.changed = Wakeup()
-        #: Whether the runner waits for jobs, so that the news of every job would interest it.
-        self.runner_waits = False
-
-    def job_committed(self) -> None:
-        """Something about jobs was committed; called often."""
-        if self.runner_waits:
-            self.runner.set()
-
-
-class Desk:
+class TicketService:
     def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups) -> None:
         self._database = database
         self._config = config

@@ -199,6 +199,7 @@ class Workorder(msgspec.Struct, frozen=True, kw_only=True):
     event_id: UUID
     ticket_id: UUID
     #: The configured task.
+    #: The configured task that carries the work order out; the name of the field is that of the public ticket contract.
     diazotroph_type: str
     context_snapshot_id: UUID
     branch_name: str

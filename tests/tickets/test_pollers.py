@@ -19,8 +19,8 @@ from jobd.lifecycle.prune import prune
 from jobd.supervise.service import Handle
 from jobd.tickets.pollers import runner as ticket_runner
 from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
-from jobd.tickets.pollers.look import Work, look_for_work
-from jobd.tickets.pollers.take_back import free_claims_of
+from jobd.tickets.pollers.find_work import Work, find_work
+from jobd.tickets.pollers.free_claims import free_claims
 from jobd.tickets.prune import prune_tickets
 from tests.support.factories import claim_one
 from tests.support.wait import wait_until_async
@@ -121,7 +121,7 @@ async def test_a_look_rings_for_whoever_has_something_to_do_and_for_nobody_else(
     two = pollers.node("two")
 
     async def woken() -> set[str]:
-        await two.readiness.look()
+        await two.readiness.poll()
         return {name for name in Work.__struct_fields__ if await getattr(two.wakeups, name).wait(0)}
 
     seen = [await woken()]
@@ -145,10 +145,10 @@ async def test_a_look_rings_once_the_tickets_are_done_that_another_waits_for(pol
     await pollers.first.readiness.run_once()
     await pollers.first.scheduler.run_once()
 
-    before = await look_for_work(pollers.db.pool)
+    before = await find_work(pollers.db.pool)
     await pollers.first.gate.run_once()
 
-    assert (before.readiness, (await look_for_work(pollers.db.pool)).readiness) == (False, True)
+    assert (before.readiness, (await find_work(pollers.db.pool)).readiness) == (False, True)
 
 
 async def test_what_is_claimed_rings_for_nobody_until_the_claim_ends(pollers: TicketPollers) -> None:
@@ -156,10 +156,10 @@ async def test_what_is_claimed_rings_for_nobody_until_the_claim_ends(pollers: Ti
     event_id = await pollers.db.pool.fetchval("SELECT event_id FROM ticket_events")
     await acquire(pollers.db.pool, "EVENT", [event_id], owner_id="x", ttl_s=600)
 
-    held = await look_for_work(pollers.db.pool)
+    held = await find_work(pollers.db.pool)
     await pollers.expire_claims()
 
-    assert (held.scheduler, (await look_for_work(pollers.db.pool)).scheduler) == (False, True)
+    assert (held.scheduler, (await find_work(pollers.db.pool)).scheduler) == (False, True)
 
 
 async def test_a_runner_that_stops_gives_its_claims_up_at_once(empty_db: Database, folder: Path) -> None:
@@ -176,7 +176,7 @@ async def test_what_a_dead_poller_of_this_node_held_is_free_at_the_start(empty_d
     await acquire(empty_db.pool, "EVENT", [others], owner_id="alive:scheduler", ttl_s=60)
     owners = OwnerNames("new", ("dead",)).of("scheduler")
 
-    await ClaimKeeper(empty_db, "EVENT", owners, lambda: CONFIG).take_back()
+    await ClaimKeeper(empty_db, "EVENT", owners, lambda: CONFIG).free_dead()
 
     rows = await empty_db.pool.fetch("SELECT resource_id FROM leases")
     assert [row["resource_id"] for row in rows] == [others]
@@ -189,7 +189,7 @@ async def test_a_claim_that_ended_long_ago_is_cleared_away_and_others_are_not(em
         "UPDATE leases SET lease_expires_at = clock_timestamp() - interval '1 hour' WHERE resource_id = $1", old
     )
 
-    freed = await free_claims_of(empty_db.pool, ())
+    freed = await free_claims(empty_db.pool, ())
 
     assert freed == 1
     assert await empty_db.pool.fetchval("SELECT resource_id FROM leases") == new

@@ -23,11 +23,11 @@ STATEMENTS = {name: text for package in PACKAGES for name, text in all_statement
 
 #: What the looks of an idle poller go through: indexes that hold nothing but work.
 LOOKS = {
-    "announce_ready": {"tickets_to_announce", "tickets_waiting", "tickets_pkey"},
+    "mark_ready": {"tickets_to_announce", "tickets_waiting", "tickets_pkey"},
     "find_ready_events": {"ticket_events_open", "leases_pkey"},
     "find_open_workorders": {"workorders_to_run", "leases_pkey"},
     "find_executed_workorders": {"workorders_to_judge", "leases_pkey"},
-    "look_for_work": {
+    "find_work": {
         *("tickets_to_announce", "tickets_waiting", "tickets_pkey", "ticket_events_open", "workorders_to_run"),
         *("workorders_to_judge", "leases_pkey"),
     },
@@ -69,7 +69,7 @@ async def test_no_statement_reads_a_whole_table(db: Database, name: str) -> None
     nodes = list(walk(await plan(db, name)))
 
     scanned = {node["Relation Name"] for node in nodes if node["Node Type"] == "Seq Scan"}
-    assert scanned == ({"leases"} if name == "free_claims_of" else set())  # that one is rare, and the table is small
+    assert scanned == ({"leases"} if name == "free_claims" else set())  # that one is rare, and the table is small
 
 
 @pytest.mark.parametrize("name", sorted(STATEMENTS))

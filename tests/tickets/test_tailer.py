@@ -11,7 +11,8 @@ import anyio
 from jobd.follow.followers import ROOM
 from jobd.follow.tickets import TicketTailer
 from jobd.supervise.service import Handle
-from jobd.tickets.service import Desk, Wakeups
+from jobd.tickets.service import TicketService
+from jobd.tickets.wakeups import Wakeups
 from tests.tickets.factories import CONFIG, new_ticket
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ END $$
 
 
 @contextlib.asynccontextmanager
-async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, Desk]]:
+async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, TicketService]]:
     wakeups = Wakeups()
-    desk = Desk(db, lambda: CONFIG, wakeups)
+    desk = TicketService(db, lambda: CONFIG, wakeups)
     tailer, handle = TicketTailer(desk, wakeups), Handle(lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tailer.run, handle)
@@ -76,7 +77,7 @@ async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
 
 async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> None:
     ticket = await new_ticket(db)
-    elsewhere = Desk(db, lambda: CONFIG, Wakeups())
+    elsewhere = TicketService(db, lambda: CONFIG, Wakeups())
     async with tailing(db) as (tailer, _):
         with tailer.following(ticket.ticket_id, ticket.version) as reader:
             await elsewhere.decide("REJECT", ticket.ticket_id, by="bob")
@@ -118,7 +119,7 @@ async def test_a_reader_that_comes_while_logs_are_read_misses_nothing(db: Databa
     late: list[Follower[int]] = []
     with contextlib.ExitStack() as stack:
 
-        class SlowDesk(Desk):
+        class SlowService(TicketService):
             async def log(self, after: Mapping[UUID, int]) -> dict[UUID, list[LogLine]]:
                 lines = await super().log(after)
                 if not late:
@@ -126,7 +127,7 @@ async def test_a_reader_that_comes_while_logs_are_read_misses_nothing(db: Databa
                 return lines
 
         wakeups = Wakeups()
-        tailer = TicketTailer(SlowDesk(db, lambda: CONFIG, wakeups), wakeups)
+        tailer = TicketTailer(SlowService(db, lambda: CONFIG, wakeups), wakeups)
         with tailer.following(ticket.ticket_id, 3) as early:
             await tailer.run_once([ticket.ticket_id])
             assert versions(await told(early, 2)) == [4, 5]

@@ -15,11 +15,13 @@ from jobd.lifecycle.fail import fail
 from jobd.store.migrate import migrate
 from jobd.supervise.service import Handle
 from jobd.tickets.pollers.claims import OwnerNames
-from jobd.tickets.pollers.gate import Gate
-from jobd.tickets.pollers.poller import Readiness, Scheduler
-from jobd.tickets.pollers.runner import Runner
-from jobd.tickets.service import Desk, Wakeups
+from jobd.tickets.pollers.gate import GatePoller
+from jobd.tickets.pollers.readiness import ReadinessPoller
+from jobd.tickets.pollers.runner import RunnerPoller
+from jobd.tickets.pollers.scheduler import SchedulerPoller
+from jobd.tickets.service import TicketService
 from jobd.tickets.trail import read_trail
+from jobd.tickets.wakeups import Wakeups
 from tests.support.factories import POLICY, claim_one, completion, failure
 from tests.support.node import new_database
 from tests.tickets.factories import CONFIG, todo_ticket
@@ -42,12 +44,12 @@ class PollerNode:
             return config
 
         self.wakeups = Wakeups()
-        self.desk = Desk(db, current, self.wakeups)
+        self.desk = TicketService(db, current, self.wakeups)
         owners = OwnerNames(name)
-        self.readiness = Readiness(db, current, self.wakeups)
-        self.scheduler = Scheduler(db, current, self.wakeups, owners)
-        self.runner = Runner(db, current, self.wakeups, owners, engine, Results(folder, current))
-        self.gate = Gate(db, current, self.wakeups, owners, folder)
+        self.readiness = ReadinessPoller(db, current, self.wakeups)
+        self.scheduler = SchedulerPoller(db, current, self.wakeups, owners)
+        self.runner = RunnerPoller(db, current, self.wakeups, owners, engine, Results(folder, current))
+        self.gate = GatePoller(db, current, self.wakeups, owners, folder)
 
     async def turn(self) -> None:
         """One look of each, in the order of the work."""

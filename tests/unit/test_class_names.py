@@ -16,15 +16,12 @@ Attempt     client lifecycle wire    a row, and the object of the contract made 
 Call        http stream
 ClaimedJob  lifecycle wire           a row, and the object of the contract made from it
 DeadLetter  client job wire          an outcome of the machine, and the object of the contract
-Desk        dispatch tickets
 Event       client job wire          the object of the contract; in `wire` that of a ticket, which OpenAPI calls so
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
 Job         client lifecycle
 JobSummary  lifecycle wire           a row, and the object of the contract made from it
 Lease       job leases
-Readiness   http tickets             OpenAPI calls the answer of /readyz so
 Refused     client tickets
-Runner      tasks tickets
 Transition  job tickets
 """
 ALLOWED = {name: {*packages.split()} for name, packages in re.findall(r"^(\w+) +((?:\w+ ?)+)", KNOWN, re.MULTILINE)}

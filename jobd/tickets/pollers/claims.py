@@ -18,7 +18,7 @@ from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.timer import Lease
 from jobd.lifecycle.heartbeat import Renewal
 from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
-from jobd.tickets.pollers.take_back import free_claims_of
+from jobd.tickets.pollers.free_claims import free_claims
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -113,9 +113,9 @@ class ClaimKeeper(LeaseKeeper[Claim]):
     async def release_all(self) -> None:
         await self.release(self.all())
 
-    async def take_back(self) -> None:
+    async def free_dead(self) -> None:
         """Free what earlier runs of this very poller held."""
-        await free_claims_of(self._database, self._owners.dead)
+        await free_claims(self._database, self._owners.dead)
 
     def lose(self, claim: Claim) -> None:
         """Stop its poller, which need not let go of it then."""

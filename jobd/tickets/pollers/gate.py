@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from jobd.supervise.service import Handle
     from jobd.tickets.pollers.claims import Claim, OwnerNames
     from jobd.tickets.pollers.judge import Case
-    from jobd.tickets.service import Wakeups
+    from jobd.tickets.wakeups import Wakeups
     from jobd.wire.tickets import CommandGate
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ FOLDER = "gates"
 END_S = KILL_AFTER_S + 1.0
 
 
-class Gate(Poller):
+class GatePoller(Poller):
     claims: ClaimKeeper
 
     def __init__(

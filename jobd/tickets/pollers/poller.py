@@ -1,27 +1,20 @@
-"""The ticket pollers, and the first two of them: readiness and scheduler.
+"""What the four ticket pollers have in common: when they work, and how they hold and give up claims.
 
 Each works when its wakeup is set. Code that makes work on this node sets it; what other nodes made, what they gave up
-and what a lost wakeup was for is found by one look for all four, which the readiness takes every `tickets.poll_s`.
+and what a lost wakeup was for is found by one statement for all four, which readiness runs every `tickets.poll_s`.
 Any number of nodes may run them: who works on an event or a work order holds its claim, and every write proves it.
-What cannot be worked on is logged and left alone until its claim ends, so that it keeps nobody else waiting, the look
-included.
+What cannot be worked on is logged and left alone until its claim ends, so that it keeps nothing else waiting.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-import time
 from typing import TYPE_CHECKING
 
 import anyio
 
 from jobd.errors import ServerDown
-from jobd.tickets.pollers.announce import announce
-from jobd.tickets.pollers.claims import Claim, ClaimKeeper, OwnerNames
-from jobd.tickets.pollers.look import Work, look_for_work
-from jobd.tickets.pollers.schedule import find_ready_events, schedule
-from jobd.tickets.pollers.take_back import free_claims_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -30,24 +23,26 @@ if TYPE_CHECKING:
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
     from jobd.supervise.wakeup import Wakeup
-    from jobd.tickets.service import Wakeups
+    from jobd.tickets.pollers.claims import Claim, ClaimKeeper
+    from jobd.tickets.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
 
+#: Most events, tickets or work orders that a poller takes in one statement.
 PAGE = 100
-#: A poller shows at least so often that it is alive, however rarely it looks.
+#: Longest time in seconds between two signs of life for the supervisor, however rarely the poller checks.
 LONGEST_WAIT_S = 5.0
-#: It looks at least so often without a wakeup (or at every `tickets.poll_s`, should that be longer).
+#: Longest time in seconds between two checks without a wakeup (or `tickets.poll_s`, if that is longer): readiness wakes
+#: the others, so this only helps when that poller does not run.
 UNASKED_S = 30.0
+#: Time in seconds to release claims when a poller stops; after that they expire.
 RELEASE_S = 2.0
-#: How often claims are cleared away that a crash left on something that was finished.
-SWEEP_S = 600.0
 
 
 class Poller:
-    """What the four have in common; each says what one look does."""
+    """One step of a ticket's way; `run_once` does whatever there is to do."""
 
-    #: Of the claims that it takes; None: it takes none.
+    #: The claims that it holds; None: it needs none.
     claims: ClaimKeeper | None = None
 
     def __init__(
@@ -67,21 +62,21 @@ class Poller:
             try:
                 await self._begin()
                 handle.ready()
-                await self._look_until_stopped(handle)
+                await self._work_until_stopped(handle)
             finally:
                 await self._let_go()
             tasks.cancel_scope.cancel()
 
     async def run_once(self) -> bool:
-        """Look once; True: there may be more to do at once."""
+        """Do what there is to do, up to one page; True: there may be more to do at once."""
         raise NotImplementedError
 
     async def _begin(self) -> None:
         """What a killed jobd of this data directory had claimed is free at once, not when the claims end."""
         if self.claims is not None:
-            await self.claims.take_back()
+            await self.claims.free_dead()
 
-    async def _look_until_stopped(self, handle: Handle) -> None:
+    async def _work_until_stopped(self, handle: Handle) -> None:
         while not handle.stop.is_set():
             is_full = await self.run_once()
             handle.beat()
@@ -134,63 +129,3 @@ class Poller:
         finally:
             if self.claims is not None and len(claims) == 1:
                 self.claims.let_go(*claims)
-
-
-class Readiness(Poller):
-    def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups) -> None:
-        super().__init__("readiness", database, config, wakeups, wakeups.readiness)
-        self._swept_at = time.monotonic()
-        self._look_at = 0.0
-
-    async def _wait(self, handle: Handle) -> None:
-        """Look for all four when it is time, however often this poller is woken meanwhile."""
-        woken = False
-        while not woken and not handle.stop.is_set():
-            woken = await self._wait_for_wakeup(handle, self._look_at - time.monotonic())
-            if time.monotonic() >= self._look_at:
-                await self.look()
-                self._look_at = time.monotonic() + self._poll_s()
-                handle.beat()
-
-    async def look(self) -> None:
-        """Wake each poller that would find something to do."""
-        work = await look_for_work(self._database)
-        for name in Work.__struct_fields__:
-            if getattr(work, name):
-                getattr(self._wakeups, name).set()
-        if time.monotonic() - self._swept_at > SWEEP_S:
-            self._swept_at = time.monotonic()
-            await free_claims_of(self._database, ())
-
-    async def run_once(self) -> bool:
-        done = await announce(self._database, most=PAGE)
-        if done.announced:
-            self._wakeups.scheduler.set()
-        if done.announced or done.returned:
-            self._wakeups.changed.set()
-        return done.announced == PAGE or done.returned > 0
-
-
-class Scheduler(Poller):
-    claims: ClaimKeeper
-
-    def __init__(self, database: Database, config: Callable[[], Config], wakeups: Wakeups, owners: OwnerNames) -> None:
-        super().__init__("scheduler", database, config, wakeups, wakeups.scheduler)
-        self.claims = ClaimKeeper(database, "EVENT", owners.of(self.name), config)
-
-    async def run_once(self) -> bool:
-        found = await find_ready_events(self._database, most=PAGE)
-        if found:
-            claimed = await self.claims.acquire(found)
-            if claimed:
-                await self._apart(claimed, self._schedule)
-                self._wakeups.runner.set()
-                self._wakeups.changed.set()
-        return len(found) == PAGE
-
-    async def _schedule(self, claims: Sequence[Claim]) -> None:
-        held = [claim.record for claim in claims if not claim.is_lost]
-        ended = await schedule(self._database, held)
-        self.claims.let_go(*claims)
-        # An event that another node ended before it was claimed here has a claim that no write gives up.
-        await self.claims.release([claim for claim in claims if claim.resource_id not in ended])

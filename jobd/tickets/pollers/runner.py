@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from jobd.supervise.service import Handle
     from jobd.tickets.pollers.claims import Claim, OwnerNames
     from jobd.tickets.pollers.run import Order
-    from jobd.tickets.service import Wakeups
+    from jobd.tickets.wakeups import Wakeups
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Held:
         self.is_submitted = order.is_submitted
 
 
-class Runner(Poller):
+class RunnerPoller(Poller):
     claims: ClaimKeeper
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Look: which of the pollers would find something to do, in one statement for all of them."""
+"""Find work: which of the pollers would find something to do, in one statement for all of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from jobd.store.session import Session
 
-LOOK_FOR_WORK = statement("look_for_work", "jobd.tickets.pollers")
+FIND_WORK = statement("find_work", "jobd.tickets.pollers")
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """For whom there is something."""
+    """Whether each poller has something to do."""
 
     readiness: bool
     scheduler: bool
@@ -25,6 +25,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     gate: bool
 
 
-async def look_for_work(connection: Session, *, now: datetime | None = None) -> Work:
-    (row,) = await connection.fetch(LOOK_FOR_WORK, now)
+async def find_work(connection: Session, *, now: datetime | None = None) -> Work:
+    (row,) = await connection.fetch(FIND_WORK, now)
     return Work(**{name: row[name] for name in Work.__struct_fields__})

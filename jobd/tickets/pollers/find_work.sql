@@ -1,5 +1,5 @@
--- name: look_for_work
--- For each poller, whether it would find something now: what announce_ready, find_ready_events, find_open_workorders and
+-- name: find_work
+-- For each poller, whether it would find something now: what mark_ready, find_ready_events, find_open_workorders and
 -- find_executed_workorders look for, without doing anything about it. Reads only.
 -- $1 now timestamptz or null (tests only)
 SELECT

@@ -1,4 +1,4 @@
--- name: free_claims_of
+-- name: free_claims
 -- Frees what owners hold that are known to be dead, so that nobody has to wait for their claims to end; and what ended
 -- long ago without being taken over, since nobody needs it any more.
 -- $1 owner_ids text[], $2 long ago in s float8, $3 now timestamptz or null (tests only)
