@@ -42,7 +42,7 @@ def _command(
             *("--version", "version"),
             type=click.IntRange(min=1),
             metavar="N",
-            help="Of the ticket as `jobd ticket get` showed it; exit code 5 if it has changed since.",
+            help="Of the ticket as `jobd ticket show` showed it; exit code 5 if it has changed since.",
         ),
         by_option,
         click.argument(
