@@ -33,6 +33,7 @@ RouteScope: TypeAlias = Literal["public", "client", "worker", "admin"]
 
 #: Bad tokens that one address may send within `TRIES_S` seconds before it is answered 429.
 MAX_TRIES = 20
+#: Seconds over which bad tokens of one address are counted.
 TRIES_S = 10.0
 #: Addresses whose bad tokens are counted, to bound memory; beyond it the oldest is forgotten.
 MAX_PEERS = 10_000

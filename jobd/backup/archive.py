@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from jobd.backup.output import Sink
 
+#: Version of the archive's layout; a jobd refuses an archive with a newer one.
 FORMAT = 1
 HEAD = "jobd-backup.json"
 MANIFEST = "manifest.json"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOLDER = "backups"
+#: Backups before an upgrade that are kept; the oldest is deleted first.
 KEPT = 3
 DUMP_BYTES_AT_MOST = statement("dump_bytes_at_most", __package__)
 _NAME = re.compile(r"schema-\d{4,}-\d{8}T\d{6}Z\.tar")

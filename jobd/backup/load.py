@@ -36,6 +36,7 @@ RENAME_INSTALLATION = statement("rename_installation", __package__)
 ANALYZE_STATEMENT = statement("analyze_statement", __package__)
 
 PG_RESTORE = ("--exit-on-error", "--single-transaction", "--no-owner", "--no-privileges")
+#: Jobs held at the time of the backup that are handed back at a time.
 PAGE = 500
 
 

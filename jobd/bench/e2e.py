@@ -49,6 +49,7 @@ QUEUES = ("default",)
 SINGLES = 200
 #: Seconds between two single jobs, so that the node is idle again, and between two checks of the outbox.
 PAUSE_S = 0.005
+#: Functions in the profile that is printed.
 PROFILE_LINES = 25
 
 

@@ -51,10 +51,12 @@ BATCHES = (1, 10, 100, 500, 1000)
 TYPICAL = 500
 #: Never reached; there, so that the limit is checked as it is in a daemon.
 MAX_QUEUED = 100_000_000
+#: Lease time in seconds; longer than a round, so that no lease ends in it.
 TTL_S = 60.0
 PAYLOAD = '{"prompt": "What a small job carries", "temperature": 0.7, "max_tokens": 256}'
 RESULT = '{"text": "and what it brings back", "tokens": 42}'
 HASH = sha256(RESULT.encode()).digest()
+#: Functions in the profile that is printed.
 PROFILE_LINES = 20
 
 T = TypeVar("T")

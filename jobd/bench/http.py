@@ -29,8 +29,11 @@ from jobd.errors import ServerFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+#: Connections that send requests at the same time.
 CONNECTIONS = 50
+#: Jobs in one request to `/v1/jobs/batch`.
 BATCH = 100
+#: Seconds that the daemon under test may take to be ready.
 READY_S = 30.0
 #: Nothing takes the jobs away, and the queue never fills.
 CONFIG = """

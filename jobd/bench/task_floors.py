@@ -25,6 +25,7 @@ from jobd.errors import ServerFailed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+#: Calls under way at the same time: as many as the benchmark has slots.
 AT_ONCE = 8
 PAYLOAD: dict[str, Any] = {"n": 1}
 LINE = b'{"n": 1}\n'

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from jobd import Client
     from jobd.client import Event, Job
 
+#: Exit code after Ctrl-C, as a shell has it: 128 + SIGINT.
 INTERRUPTED = 130
 #: Exit code of a command that waits for a job, by the job's final status.
 OUTCOMES = {"done": 0, "error": 1, "canceled": 3}
+#: Width of a progress bar in columns.
 BAR_CELLS = 24
 #: Seconds to wait until a canceled job has stopped; its worker learns of the cancel at its next heartbeat.
 CANCEL_S = 120.0

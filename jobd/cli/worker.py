@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.worker.worker import Outcome
 
+#: Most slots of one worker; a typing error beyond it would start thousands of handlers.
 MOST_SLOTS = 1024
 
 

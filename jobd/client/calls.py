@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 HOLD_S = 30.0
 #: Seconds before asking again when jobd answered a wait early, as it does while it stops.
 SHORT_S = 0.5
+#: Seconds that a wait or an event stream goes on while jobd is away, each time.
 GIVE_UP_S = 60.0
 
 JobId: TypeAlias = str | UUID

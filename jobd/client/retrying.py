@@ -14,7 +14,9 @@ from jobd.client.sansio import Flow, Pause, Reply, Send
 if TYPE_CHECKING:
     from jobd.client.sansio import ApiRequest, CallSettings, Lost
 
+#: Seconds before the second try; doubled for each further one, with jitter.
 FIRST_PAUSE_S = 0.1
+#: Longest pause between two tries in seconds.
 LONGEST_PAUSE_S = 2.0
 
 T = TypeVar("T")

@@ -35,6 +35,7 @@ _CHARACTER = r"[^\x00\ud800-\udfff]"
 _SOLID = r"[^\s\x00\ud800-\udfff]"
 
 Text: TypeAlias = Annotated[str, Meta(pattern=rf"\A{_CHARACTER}*\Z", description="text")]
+#: Seconds of a day.
 DAY_S = 86_400
 
 Attempts: TypeAlias = Annotated[int, Meta(ge=1, le=100)]

@@ -52,16 +52,19 @@ log = logging.getLogger(__name__)
 
 #: How long one read waits for a message while somebody may leave before there is one; the others can wait longer.
 BLOCK_S = 1.0
+#: Longest time that one blocking read of the streams takes, in seconds.
 LONGEST_BLOCK_S = 5.0
 #: Where there is plenty to do, so long for callers to come back, so that all of them share a read and a commit.
 GATHER_S = 0.001
 #: How often Postgres is asked while Redis is away.
 POLL_S = 0.25
+#: Most messages of one read: as many as one batch of claims takes.
 MOST_AT_ONCE = 500
 #: A message of an unknown job may be ahead of a standby that became the primary: it gets so many chances.
 UNKNOWN_TRIES = 3
 #: One that cannot be claimed whatever the state of the servers gets so many, with a pause between them.
 FAILED_TRIES = 5
+#: Seconds between two tries to claim for the same message.
 RETRY_S = 0.1
 #: Between two tries to interrupt a read.
 INTERRUPT_S = 0.005

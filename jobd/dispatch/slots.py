@@ -52,15 +52,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
 #: A report is tried for so long, and at least for as long as a lease lasts, if it is kept meanwhile; and for so long
 #: once jobd stops.
 REPORT_S = 120.0
+#: Seconds that a report may take once jobd stops.
 LAST_REPORT_S = 2.0
+#: Seconds that a report may take once jobd was told to hurry (a second signal).
 HURRIED_REPORT_S = 0.2
+#: Seconds between two tries to write a report while Postgres is away.
 RETRY_S = 0.25
 #: Before the drain is over, the jobs that still run are handed back: this part of it, but at most so many seconds.
 HAND_BACK_PART = 0.25
+#: Longest time in seconds before the end of a drain at which running jobs are handed back.
 HAND_BACK_S = 1.0
 
 

@@ -34,10 +34,12 @@ log = logging.getLogger(__name__)
 
 #: How often all cursors are polled: while Redis says what is new, and while it does not.
 HEARING_S = 2.0
+#: Seconds between two polls of all cursors while Redis is away and nothing announces events.
 DEAF_S = 0.25
 #: The pause after a read, as a multiple of the time that the read took, and at most `LONGEST_REST_S`: reading takes at
 #: most a third of the time, and a few followers hardly wait.
 REST = 2.0
+#: Longest pause after a read in seconds.
 LONGEST_REST_S = 0.01
 
 _encode = msgspec.json.Encoder().encode

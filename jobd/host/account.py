@@ -38,6 +38,7 @@ MAKERS = (
     ("systemd-sysusers", "--inline", f'u {ACCOUNT} - "jobd job daemon" - /usr/sbin/nologin'),
 )
 ADMIN_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
+#: Seconds that the program which adds the account may take.
 MAKER_S = 30.0
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+#: Seconds between two tries to take a lock.
 POLL_S = 0.01
 #: For how long a lock may be shared by people who only ask before it counts as held.
 PROBE_S = 1.0

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
 #: What keeps a process from being started today and perhaps not in a second.
 EXHAUSTED = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
+#: Last lines of a program's output that are kept to explain why it ended.
 REMEMBERED_LINES = 20
+#: Bytes of output that are read at a time.
 READ_BYTES = 65536
 
 

@@ -26,6 +26,7 @@ FILTERS = (
     Parameter("limit", wire.Limit, "At most so many; 50 without it."),
     Parameter("before", UUID, "Only jobs older than this: `next` of the page before."),
 )
+#: Dead letters in an answer when the query names no limit.
 PAGE = 50
 #: Largest body in bytes: a thousand ids and the other fields.
 BODY_BYTES = 64 * 1024

@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 
 #: What a body may hold beside the payload: criteria and schemas are long texts.
 BESIDE_PAYLOAD_BYTES = 256 * 1024
+#: Tickets in an answer when the query names no limit.
 PAGE = 50
 
 TICKET_ID = Parameter("id", UUID, "The id of a ticket.", "path")

@@ -45,6 +45,7 @@ OVERDUE = 0.25
 #: Time between two signs of life of the loop, and between two checks of the thread, as a part of the shortest lease;
 #: and the longest such time in seconds, for long leases.
 CHECK = 0.05
+#: Longest time between two checks in seconds, for long leases.
 LONGEST_CHECK_S = 1.0
 #: Signs of life that a blocked loop has missed. A loop that only waits for a slow Postgres gives them.
 MISSED_BEATS = 3

@@ -40,17 +40,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Name of the lease by which one node at a time prunes: "janitor" in ASCII.
 LEADER_KEY = 0x6A616E69746F72  # "janitor"
+#: Jobs that are deleted in one commit.
 BATCH = 500
 #: A ticket has some twenty rows, and its output may be large.
 TICKET_BATCH = 100
+#: Batches of one kind of rows before the next kind has its turn.
 BATCHES = 20
+#: Rows of deleted jobs (for the answer 410) that are deleted in one commit.
 MEMORIES = 5_000
 #: Result files looked at in a round: a million are looked through in less than a day.
 FILES = 1_000
 #: A file without a row may belong to a report under way; nothing is under way for so long.
 ORPHAN_S = 86_400.0
+#: Shortest pause between two batches in seconds.
 SHORTEST_REST_S = 0.01
+#: Longest pause between two batches in seconds.
 LONGEST_REST_S = 5.0
 
 

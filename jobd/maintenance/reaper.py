@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Expired leases that are reaped in one commit.
 PAGE = 500
 #: The pause is a tenth of the shortest lease, within bounds: a silent holder is noticed soon after its lease ends.
 SHORTEST_PAUSE_S = 0.2
+#: Longest pause between two rounds in seconds.
 LONGEST_PAUSE_S = 5.0
 #: A lease found so long after its end, beyond the pauses that explain it, means that the reaper cannot keep up.
 LAG_S = 10.0

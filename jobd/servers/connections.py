@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two checks that the server still answers.
 WATCH_S = 5.0
+#: Seconds that the answer to a check may take.
 ANSWER_S = 10.0
 
 

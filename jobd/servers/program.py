@@ -33,7 +33,9 @@ Steps = tuple[tuple[signal.Signals, float], ...]
 
 #: How long a starting server may take; crash recovery after a long outage of power can take a while.
 START_S = 300.0
+#: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
+#: Seconds between two checks whether a starting server answers.
 POLL_S = 0.01
 
 

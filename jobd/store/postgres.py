@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Oldest major version of Postgres whose SQL the statements use.
 MIN_VERSION = 14
 APPLICATION = {"application_name": "jobd"}
 #: The settings of every session. They are set after the connect: a PgBouncer refuses them as startup parameters.

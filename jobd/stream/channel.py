@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds before a lost subscription is tried again.
 RETRY_S = 0.5
 #: How long one look at the channel waits.
 LOOK_S = 2.0

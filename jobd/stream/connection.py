@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 #: Streams with everything the relay asks of them.
 MIN_VERSION = {"redis": (7, 0), "valkey": (7, 2)}
+#: Seconds that a command of Redis may take.
 TIMEOUT_S = 10.0
+#: Seconds that closing a connection may take.
 CLOSE_S = 1.0
 
 

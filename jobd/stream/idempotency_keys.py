@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds that the copy of one key to Redis may take; without it Postgres still knows the key.
 TELL_S = 1.0
+#: Copies under way at the same time; more are left out.
 MOST_AT_ONCE = 64
 
 

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: Seconds between two checks of the memory that Redis uses.
 LOOK_S = 0.5
 #: From this share of its memory on, finished jobs are kept for so many seconds at most.
 STEPS = ((0.85, 1), (0.7, 10), (0.5, 60))
 #: From this share on room is made, down to the other one.
 NEARLY_FULL = 0.9
+#: Share of `maxmemory` down to which room is made.
 ROOMY = 0.6
 #: Shortest time between two rounds of making room: each looks at every key.
 ROUND_S = 5.0

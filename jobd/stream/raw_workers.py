@@ -63,9 +63,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FOREIGN = script("foreign")
+#: Seconds between two checks of the pending lists while raw workers are there.
 LOOK_S = 0.25
 #: While no raw worker is about, looking costs more than it brings.
 IDLE_LOOK_S = 1.0
+#: Pending messages that are read at a time.
 PAGE = 1000
 #: How many times in a lease time it is noted which queues raw workers read.
 NOTES_PER_LEASE = 20

@@ -71,6 +71,7 @@ TICK_S = 1.0
 SWEEP_S = 5.0
 #: Commits told in one round.
 COMMITS = 100
+#: Live jobs that are published again at a time, after Redis was lost.
 PAGE = 500
 #: A stream is topped up when so large a part of its window is free.
 TOP_UP_PARTS = 4

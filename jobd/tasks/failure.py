@@ -14,6 +14,7 @@ from jobd.tasks.runner import TaskFailed
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
+#: Longest error code in characters.
 CODE_CHARS = 128
 MESSAGE_BYTES = 4 * 1024
 STACK_BYTES = 16 * 1024

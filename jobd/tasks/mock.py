@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobd.tasks.runner import Context
 
 WORDS = ("this ", "answer ", "is ", "made ", "up ", "by ", "a ", "mock ", "model ")
+#: Length of a made-up vector.
 DIMENSIONS = 8
 
 

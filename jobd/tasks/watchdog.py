@@ -35,6 +35,7 @@ _BOOT = """import os, sys
 sys.path[:] = os.environ.pop("JOBD_IMPORT_PATH").split("\\n")
 from jobd.tasks.watchdog import main
 main(0)"""
+#: Bytes that are read from jobd's pipe at a time.
 _READ_BYTES = 65_536
 
 

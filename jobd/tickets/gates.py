@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_SCHEMA_BYTES = 64 * 1024
 MAX_PATTERN_BYTES = 1 << 20
+#: Longest reason of a gate's result in characters.
 REASON_CHARACTERS = 500
 #: Bytes of schema times bytes of output that are evaluated at once: some milliseconds.
 CHEAP = 10_000_000

@@ -24,6 +24,7 @@ READ_PAUSES = statement("read_pauses", "jobd.tickets")
 READ_DECISIONS = statement("read_decisions", "jobd.tickets")
 READ_LOG = statement("read_log", "jobd.tickets")
 
+#: Most lines of a ticket's trail in one answer.
 MAX_LINES = 500
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 #: Events of one job in one call; a worker that has more sends them in turn.
 MAX_EVENTS = 200
+#: Jobs whose events one request may carry.
 MAX_TELLINGS = 100
 
 EventType: TypeAlias = Annotated[str, Meta(pattern=r"\A[a-z0-9_.-]{1,64}\Z", description="1 to 64 of a-z 0-9 _ . -")]

@@ -15,11 +15,15 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from jobd.config.model import DAY_S, NAME_PATTERN
 
+#: Most jobs of one batch: one commit must not hold up others for long.
 MAX_BATCH = 10_000
+#: Most jobs of one page.
 MAX_PAGE = 100
+#: Most dead letters that one request runs again.
 MAX_REDRIVE = 1_000
 #: Longest delay of a job in seconds.
 MAX_AHEAD_S = 366 * DAY_S
+#: Longest wait for a job's end in seconds; proxies tend to cut idle requests after 60 s.
 MAX_WAIT_S = 60
 
 Name: TypeAlias = Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$")]

@@ -32,8 +32,11 @@ import msgspec
 
 from jobd.errors import JobdError
 
+#: Deepest nesting of arrays and objects; parsers of clients recurse.
 MAX_DEPTH: Final = 32
+#: Most keys of all objects together: each costs a parser time and memory.
 MAX_KEYS: Final = 10_000
+#: Longest key in characters.
 MAX_KEY_CHARS: Final = 4_096
 
 _BOM: Final = b"\xef\xbb\xbf"

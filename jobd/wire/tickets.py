@@ -17,8 +17,11 @@ from msgspec import UNSET, Meta, UnsetType
 from jobd.config.model import DAY_S
 from jobd.wire.gateway import ClientRequest, Name, Object
 
+#: Most gates of a ticket.
 MAX_GATES = 20
+#: Most tickets that one ticket waits for.
 MAX_BLOCKERS = 100
+#: Most tickets of one page.
 MAX_PAGE = 100
 
 TicketStatus: TypeAlias = Literal["NEW", "TODO", "IN_PROGRESS", "BLOCKED", "DONE"]

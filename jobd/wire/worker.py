@@ -19,7 +19,9 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+#: Most queues that one claim names.
 MAX_STREAMS = 64
+#: Most jobs of one heartbeat.
 MAX_JOBS = 1_000
 #: Most jobs of one claim: all their payloads are in one answer.
 MAX_CLAIMED = 100

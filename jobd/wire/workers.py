@@ -8,7 +8,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+#: Most workers of one answer.
 MAX_WORKERS = 1_000
+#: Most jobs that are listed of one worker.
 MAX_HELD = 100
 
 WorkerLimit: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]

@@ -44,6 +44,7 @@ GRACE_S = 0.5
 SHORT_S = 2.0
 #: Pause in seconds on a busy queue, so that more slots become free and one request claims for all of them.
 GATHER_S = 0.002
+#: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
 
 

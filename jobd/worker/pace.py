@@ -16,7 +16,9 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Seconds before the second try after a failure; doubled for each further one.
 FIRST_PAUSE_S = 0.25
+#: Longest pause between two tries in seconds.
 LONGEST_PAUSE_S = 10.0
 
 

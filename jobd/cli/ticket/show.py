@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from jobd.client import Event, Ticket, Trail
 
+#: Width of the column of field names.
 WIDTH = 12
 #: What an IN_PROGRESS ticket waits for, by its step.
 WAITS_FOR = {"RUN": "its job", "GATE": "its gates", "SIGN_OFF": "a sign-off"}

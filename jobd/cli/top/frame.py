@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 #: Columns of the terminal from which on the extra columns of each table are shown.
 WIDE = 110
+#: Lines above the tables.
 HEAD_LINES = 5
+#: Width of a bar in columns.
 BAR_CELLS = 12
 #: Width of the first column of every table on a wide terminal, so that the columns align: that of a job id.
 ID_CELLS = 36

@@ -29,7 +29,9 @@ RLIMIT_LOCKS = 10
 MARK_VARIABLE = "JOBD_ATTEMPT_ID"
 
 _FILE_LOCKS = re.compile(rb"^Max file locks +(\d+) +(\d+|unlimited)", re.MULTILINE)
+#: Seconds between two rounds of killing marked processes.
 _ROUND_S = 0.01
+#: Most rounds of killing marked processes; new ones may be forked while old ones die.
 _ROUNDS = 20
 
 

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 #: Seconds for a process to die of SIGKILL; one that takes longer hangs in the kernel, as on a dead network disk.
 DEATH_S = 5.0
 
+#: Option of prctl(2): orphans of a program become children of jobd.
 _PR_SET_CHILD_SUBREAPER = 36
+#: Seconds between two rounds of killing what is left of a program.
 _KILL_ROUND_S = 0.05
 
 

@@ -55,6 +55,7 @@ OPEN_FILES = 1024
 
 PASSED_ON = ("PATH", "HOME", "LANG", "TZ")
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+#: Longest message of a failed command in characters.
 MESSAGE_CHARACTERS = 500
 
 log = logging.getLogger(__name__)

@@ -46,7 +46,9 @@ from jobd.tasks.runner import Context, TaskFailed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+#: Option of prctl(2): the kernel kills the child when jobd dies.
 _PR_SET_PDEATHSIG = 1
+#: Bytes that are read from jobd's pipe at a time.
 _READ_BYTES = 65_536
 #: Characters of a message or stack that are sent; jobd stores no more.
 _TEXT_CHARS = 20_000

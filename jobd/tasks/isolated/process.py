@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a process has to end by itself after its pipe was closed.
 FAREWELL_S = 5.0
+#: Bytes that are read from a pipe of the handler's process at a time.
 READ_BYTES = 262_144
 #: Reads of remaining output before the answer of a job is used; bounded, as a flood of output would not end.
 LAST_READS = 64

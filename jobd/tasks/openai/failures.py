@@ -26,7 +26,9 @@ from jobd.tasks.runner import TaskFailed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Bytes of the server's own words that are kept in the error of a job.
 MAX_MESSAGE_BYTES = 1024
+#: Longest header `Retry-After` that is read.
 MAX_RETRY_AFTER_CHARS = 40
 
 _KEY_LIKE = re.compile(r"(?i)\b(sk-|bearer\s+)[^\s\"',;)]+")

@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     from jobd.tasks.runner import Context
 
 EMBED = "embed"
+#: Seconds that a connection to the model's server may take.
 CONNECT_TIMEOUT_S = 5.0
 #: Uvicorn (vLLM) and llama.cpp drop an idle connection after 5 s, which could cross with a request.
 IDLE_S = 3.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=IDLE_S)
 #: How a stream says that it is whole, and how long its connection may then take to be ready for the next job.
 END_MARK = "[DONE]"
+#: Seconds that a connection may take after the end of a stream to be ready for the next job.
 END_S = 0.5
 #: Largest sizes in bytes: of one event of a stream, of an answer that is not streamed, of an error that is read.
 MAX_EVENT_BYTES = 1024 * 1024

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 #: Bounds in seconds for how long a claim lasts and how often it is renewed, however long the leases of jobs are: a dead
 #: node keeps nobody waiting for longer.
 LONGEST_TTL_S = 120.0
+#: Longest time between two renewals of a claim in seconds.
 LONGEST_HEARTBEAT_S = 30.0
 
 

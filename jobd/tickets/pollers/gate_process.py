@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+#: Bytes of a gate's last output that are kept as its reason.
 TAIL_BYTES = 2000
 #: The program is not there or is none; any other error of a start is a want of jobd's own.
 PROGRAM_FAULTS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELOOP}

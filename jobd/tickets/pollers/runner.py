@@ -54,11 +54,15 @@ MOST_HELD = 2_000
 OUTPUT_BYTES = 16 << 20
 #: News of jobs that come closer together are looked at together; a look that takes long is followed by a longer pause.
 SHORTEST_GAP_S = 0.05
+#: Longest pause between two checks of finished jobs in seconds.
 LONGEST_GAP_S = 1.0
+#: The pause after a check, as a multiple of the time that the check took.
 GAP_FACTOR = 5
 #: How often, and for how long, a work order is left to others whose output is in a file on another node.
 PASSES = 3
+#: Seconds that a work order is left to other nodes, each time.
 PASS_S = 5.0
+#: Seconds after which it is forgotten how often a work order was left to others.
 FORGET_S = 600.0
 
 
