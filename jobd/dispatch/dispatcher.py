@@ -336,7 +336,7 @@ class Dispatcher:
 
     async def _make_groups(self, streams: Sequence[str]) -> None:
         """Make what a read found missing. Perhaps this node is the first to have the queue; but what it has read from
-        before was lost, and unless the relay has seen that already, it is told by a missing epoch.
+        before was lost, and unless the relay has seen that already, a missing epoch says so to it.
         """
         client = self._transport.client
         if not self._has_read.isdisjoint(streams) and await client.get(EPOCH) == self._epoch:
@@ -405,7 +405,7 @@ class Dispatcher:
             self._try_again(message, UNKNOWN_TRIES, "is not here")
         elif isinstance(answer, NotClaimable) and answer.ack:
             self._useless.append(message)
-        # A claim that ended the job has told the relay, which acknowledges once everyone has been told. A message that
+        # A claim that ended the job has an outbox row; the relay acknowledges once that is published. A message that
         # came before its job is due stays pending.
 
     def _try_again(self, message: _Message, most: int | None, why: str) -> None:

@@ -268,7 +268,7 @@ class Slots:
     # -- running one job -----------------------------------------------------------------------------------------
 
     async def _result_of(self, run: _Run) -> bytes | KeptResult | TaskFailed | None:
-        """The result as JSON, or why there is none; None if nobody is to be told."""
+        """The result as JSON, or why there is none; None if nothing is to be reported."""
         result: bytes | KeptResult | TaskFailed | None = None
         if run.hold.is_over():  # its claim was answered late, or this process stood still: another may have it by now
             run.hand_back()

@@ -50,7 +50,7 @@ class Note(NamedTuple):
     """That something happened to a job: what the firehose tells."""
 
     job_id: UUID
-    #: `gap`: something may have happened that is not told here
+    #: `gap`: something may have happened that is not listed here
     type: str
     attempt: int
     ts: int
@@ -170,9 +170,9 @@ class Tailer(Followers[Cursor]):
         if followed:
             self._note_moved(followed)
         if self._listeners:
-            told = [note for note in notes if note.type != "events" and note.type != "seen"]
+            news = [note for note in notes if note.type != "events" and note.type != "seen"]
             for listener in self._listeners:
-                listener.give(told)
+                listener.give(news)
 
 
 def _batch(record: Record, after: Cursor) -> Batch[Cursor] | None:

@@ -126,8 +126,8 @@ class Child:
         """How it ended, with the line that says so if it wrote one."""
         code = self._popen.returncode
         end = f"exit code {code}" if code is None or code >= 0 else f"killed by {_signal_name(-code)}"
-        telling = [line for line in self.last_lines if any(word in line for word in ("FATAL", "PANIC", "rror:", "# "))]
-        return f"{end}: {telling[-1]}" if telling else end
+        reasons = [line for line in self.last_lines if any(word in line for word in ("FATAL", "PANIC", "rror:", "# "))]
+        return f"{end}: {reasons[-1]}" if reasons else end
 
 
 def _signal_name(number: int) -> str:

@@ -92,7 +92,7 @@ async def submit_job(call: Call) -> Response:
 
 async def _after_submit(call: Call, key: str | None, made: wire.JobObject) -> None:
     if key is not None:
-        await call.services.mirror.tell(key, made.job_id, made.ttl_s)
+        await call.services.mirror.copy(key, made.job_id, made.ttl_s)
     if call.services.drain.is_old():
         await call.services.drain.sample()
 

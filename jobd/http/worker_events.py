@@ -42,23 +42,23 @@ DATA_BYTES = 16_384
 async def tell(call: Call) -> Response:
     asked = await read_json(call.request, EventsRequest, BODY_BYTES)
     now_ms = int(time.time() * 1000)
-    telling = _telling(asked, [_told(f"$.events[{n}]", n, event, now_ms) for n, event in enumerate(asked.events)])
-    return json_answer(_answer(LeaseLost() if telling is None else await call.services.engine.emit(telling)))
+    batch = _batch_of(asked, [_event_of(f"$.events[{n}]", n, event, now_ms) for n, event in enumerate(asked.events)])
+    return json_answer(_answer(LeaseLost() if batch is None else await call.services.engine.emit(batch)))
 
 
 async def tell_batch(call: Call) -> Response:
     asked = await read_json(call.request, EventsBatchRequest, BATCH_BYTES)
     now_ms = int(time.time() * 1000)
-    tellings = [
-        _telling(job, [_told(f"$.jobs[{n}].events[{m}]", n, event, now_ms) for m, event in enumerate(job.events)])
+    batches = [
+        _batch_of(job, [_event_of(f"$.jobs[{n}].events[{m}]", n, event, now_ms) for m, event in enumerate(job.events)])
         for n, job in enumerate(asked.jobs)
     ]
-    answers = iter(await call.services.engine.emit_many([telling for telling in tellings if telling is not None]))
-    kept = [_answer(LeaseLost() if telling is None else next(answers)) for telling in tellings]
+    answers = iter(await call.services.engine.emit_many([batch for batch in batches if batch is not None]))
+    kept = [_answer(LeaseLost() if batch is None else next(answers)) for batch in batches]
     return json_answer(EventsBatchAnswer(jobs=kept))
 
 
-def _telling(asked: EventsRequest | JobEvents, events: list[HandlerEvent]) -> EventBatch | None:
+def _batch_of(asked: EventsRequest | JobEvents, events: list[HandlerEvent]) -> EventBatch | None:
     """None if its ids are none of ours, and so as wrong as those of another."""
     try:
         job_id, lease_token = UUID(asked.job_id), UUID(asked.lease_token)
@@ -77,9 +77,9 @@ def _answer(answer: Answer | Exception) -> EventsAnswer:
     return EventsAnswer(ok=False, reason="lease_lost")
 
 
-def _told(where: str, index: int, event: WorkerEvent, now_ms: int) -> HandlerEvent:
+def _event_of(where: str, index: int, event: WorkerEvent, now_ms: int) -> HandlerEvent:
     if event.type in RESERVED:
-        raise ApiError("invalid", f"{where}.type: {event.type} is told by jobd itself; choose another", index=index)
+        raise ApiError("invalid", f"{where}.type: {event.type} is emitted by jobd itself; choose another", index=index)
     data = msgspec.json.encode(event.data)
     if len(data) > DATA_BYTES:
         raise ApiError("too_large", f"{where}.data has {len(data)} bytes, the limit is {DATA_BYTES}", index=index)

@@ -1,4 +1,4 @@
-"""Idempotency keys told to Redis, where programs look that read only Redis. Postgres decides; this is a courtesy copy.
+"""Idempotency keys copied to Redis, where programs look that read only Redis. Postgres decides; this is a copy.
 
 It is made when the answer is already out, for a limited time and for a limited number of keys at once: a Redis that is
 away or slow costs a copy and nothing else.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Seconds that the copy of one key to Redis may take; without it Postgres still knows the key.
-TELL_S = 1.0
+COPY_S = 1.0
 #: Copies under way at the same time; more are left out.
 MOST_AT_ONCE = 64
 
@@ -31,16 +31,16 @@ MOST_AT_ONCE = 64
 class KeyMirror:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._telling = 0
+        self._copying = 0
 
-    async def tell(self, key: str, job_id: UUID, ttl_s: int) -> None:
-        if self._telling >= MOST_AT_ONCE:
+    async def copy(self, key: str, job_id: UUID, ttl_s: int) -> None:
+        if self._copying >= MOST_AT_ONCE:
             return
-        self._telling += 1
+        self._copying += 1
         try:
-            with anyio.move_on_after(TELL_S):
+            with anyio.move_on_after(COPY_S):
                 await self._transport.client.set(idempotency_key(key), str(job_id), ex=ttl_s)
         except (ServerDown, RedisError, OSError) as error:
             log.debug("an idempotency key was not copied to Redis: %s", error)
         finally:
-            self._telling -= 1
+            self._copying -= 1

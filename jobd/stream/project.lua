@@ -23,7 +23,7 @@
 -- ARGV[4]  what to say on the channel, or ""
 -- returns  { missing, unoffered }: jobs whose hash was not there to be changed, and jobs that have none to be offered with
 --
--- A hash that was told in another epoch (`jobd_epoch`) counts as not there: a Postgres that went back in time, by a restore
+-- A hash that was written in another epoch (`jobd_epoch`) counts as not there: a Postgres that went back in time, by a restore
 -- or a failover that lost commits, is right about a job though its version is lower.
 -- A change is applied only if its version is newer than the hash's, an event only if its cursor is larger than the last
 -- one's (`jobd_event`). `jobd_event_bytes` counts them: of a job that tells a lot Redis keeps the last ones. A key of the wrong type in the way is moved aside.

@@ -203,7 +203,7 @@ class RawWorkers:
     # -- events ------------------------------------------------------------------------------------------------
 
     async def _keep_events(self, session: Session) -> None:
-        """What raw workers told their clients since the last look; before their ends, after which nothing is kept."""
+        """The events of raw workers since the last check; before their ends, after which nothing is kept."""
         raws = list(self._held.values())
         while raws:
             pipeline = self._transport.client.pipeline(transaction=False)
@@ -211,17 +211,17 @@ class RawWorkers:
                 pipeline.xrange(events_key(raw.job.job_id), f"({raw.last_event_id}", count=CHUNK_EVENTS)
             found = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
             whole = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
-            telling = [(raw, _chunk_of(entries)) for raw, entries in whole]
-            tellings = [_telling(raw, entries) for raw, entries in telling]
-            answers = iter(await self._append(session, [one for one in tellings if one.events]))
-            for (raw, entries), told in zip(telling, tellings, strict=True):
-                answer = next(answers) if told.events else None
-                _move_on(raw, entries, told, answer)
+            chunks = [(raw, _chunk_of(entries)) for raw, entries in whole]
+            batches = [_batch_of(raw, entries) for raw, entries in chunks]
+            answers = iter(await self._append(session, [one for one in batches if one.events]))
+            for (raw, entries), batch in zip(chunks, batches, strict=True):
+                answer = next(answers) if batch.events else None
+                _move_on(raw, entries, batch, answer)
                 raw.event_bytes += sum(len(part) for _, fields in entries for part in fields.values())
                 if raw.event_bytes > MOST_EVENT_BYTES:
                     await self._shorten(raw)
             raws = [raw for raw, entries in whole if raw.last_event_id != entries[-1][0].decode()]
-            raws += [raw for raw, entries in telling if len(entries) == CHUNK_EVENTS]
+            raws += [raw for raw, entries in chunks if len(entries) == CHUNK_EVENTS]
 
     async def _shorten(self, raw: _Raw) -> None:
         """Leave the last of its events in Redis, and those that are not kept in Postgres yet."""
@@ -229,19 +229,19 @@ class RawWorkers:
         trim = self._transport.client.register_script(TRIM)
         await trim(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
-    async def _append(self, session: Session, tellings: Sequence[EventBatch]) -> list[Answer | None]:
+    async def _append(self, session: Session, batches: Sequence[EventBatch]) -> list[Answer | None]:
         """Keep them; those of a job that Postgres refuses after all are not."""
         limit = self._engine.events_limit()
         try:
-            return [*await append_events(session, tellings, limit=limit, seen=True)]
+            return [*await append_events(session, batches, limit=limit, seen=True)]
         except Exception as error:
             if not is_item_error(error):
                 raise
             log.warning("events of raw workers were refused: %s", type(error).__name__)
         answers: list[Answer | None] = []
-        for telling in tellings:
+        for batch in batches:
             try:
-                answers += await append_events(session, [telling], limit=limit, seen=True)
+                answers += await append_events(session, [batch], limit=limit, seen=True)
             except Exception as error:
                 if not is_item_error(error):
                     raise
@@ -281,7 +281,7 @@ class RawWorkers:
         try:
             answer = await self._report(raw, status)
         except Exception as failure:  # one that stays so ends with its lease
-            log.debug("the end of %s is told later: %s", raw.job.job_id, failure)
+            log.debug("the end of %s is reported later: %s", raw.job.job_id, failure)
             return
         del self._held[raw.stream, raw.message_id]
         if not answer.ok:
@@ -343,7 +343,7 @@ class RawWorkers:
         self._zombies[job_id] = time.monotonic() + ZOMBIE_LEASES * self._config().leases.ttl_s
 
     async def _put_right(self, session: Session) -> None:
-        """Where the hash of a lost job says something else than Postgres, Postgres is told again."""
+        """Where the hash of a lost job says something else than Postgres, Postgres is published again."""
         now = time.monotonic()
         self._zombies = {job_id: until for job_id, until in self._zombies.items() if until > now}
         self._right = {job_id: signs for job_id, signs in self._right.items() if job_id in self._zombies}
@@ -359,7 +359,7 @@ class RawWorkers:
             log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
 
     async def _says_otherwise(self, job: Job) -> bool:
-        """Whether it says something else than a correction would; not before the relay has told how the job stands."""
+        """Whether it says something else than a correction would; not before the relay has published the job."""
         correction = correction_of(job)
         right = dict(zip(correction.fields[::2], correction.fields[1::2], strict=True))
         client, key, names = self._transport.client, job_key(job.id), ["status", "result", "error"]
@@ -381,15 +381,15 @@ def _chunk_of(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[t
     return entries[: 1 + sum(size < CHUNK_BYTES for size in sizes)]
 
 
-def _telling(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> EventBatch:
+def _batch_of(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> EventBatch:
     events = [event for _, fields in entries if (event := event_in(fields)) is not None]
     return EventBatch(job_id=raw.job.job_id, lease_token=raw.job.lease_token, events=events, emitted_n=raw.emitted_n)
 
 
-def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], telling: EventBatch, answer: Answer | None) -> None:
+def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], batch: EventBatch, answer: Answer | None) -> None:
     """Past what was kept. Whoever counts otherwise was seen by another jobd before: its count holds from here on."""
     if isinstance(answer, OutOfStep):
         raw.emitted_n = answer.emitted_n
     elif answer is not None:
-        raw.emitted_n += len(telling.events)
+        raw.emitted_n += len(batch.events)
     raw.last_event_id = entries[-1][0].decode()

@@ -5,11 +5,11 @@ which they shall run, so a late urgent job overtakes the rest. As many more have
 when they are offered, so Redis stays small however long the queue is.
 
 One relay works at a time (a lease in Postgres; the others stand by), which only saves work: the script changes
-nothing when it is told something twice. Outbox rows are deleted once told, and what is there is told in its order:
+nothing when it gets something twice. Outbox rows are deleted once published, and they are published in their order:
 there is no cursor that could run past a row which is committed late.
 
 Redis may be flushed, restarted or replaced by an old copy at any moment. Every call shows the epoch that Postgres
-knows; when Redis does not have it, the epoch is raised and every live job is told anew.
+knows; when Redis does not have it, the epoch is raised and every live job is published again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 #: How often it looks whether the streams still hold what it put there.
 SWEEP_S = 5.0
-#: Commits told in one round.
+#: Outbox rows that are published in one round.
 COMMITS = 100
 #: Live jobs that are published again at a time, after Redis was lost.
 PAGE = 500
@@ -77,7 +77,7 @@ PAGE = 500
 TOP_UP_PARTS = 4
 #: So many at once take Redis long enough for something else to be done meanwhile.
 LARGE = 100
-#: Bytes of events that a Redis which has forgotten a job is told again; the last ones.
+#: Bytes of a job's last events that are published again to a Redis which has forgotten the job.
 REPLAY_BYTES = 256 * 1024
 #: Events after which a job is no longer an unclaimed message in its stream.
 LEAVES_THE_STREAM = frozenset({"running", "taken", "requeued", "done", "error", "canceled"})
@@ -86,7 +86,7 @@ _T = TypeVar("_T")
 
 
 class _Work(NamedTuple):
-    """A page of what is to be told, and what is to be offered after it; ready to be sent."""
+    """A page of outbox rows to publish, and what is to be offered after it; ready to be sent."""
 
     seqs: list[int]
     offers: list[OfferArray]
@@ -115,7 +115,7 @@ class Relay:
         self._transport = transport
         self._wakeup = wakeup
         self._config = config
-        #: For each queue the jobs that are in its stream and not claimed yet, as far as has been told.
+        #: For each queue the jobs that are in its stream and not claimed yet, as far as has been published.
         self._offered: dict[str, set[UUID]] = {}
         self._epoch = ""
         self._next_sweep = 0.0
@@ -197,36 +197,36 @@ class Relay:
         """
         work = await self._gather(session)
         was_busy = work.size > 0
-        told: list[int] = []
+        published: list[int] = []
         while work.size:
             following = NOTHING_TO_DO
             try:
                 async with _meanwhile(self._project(work)):
-                    if told:
-                        await delete_outbox_rows(session, told)
+                    if published:
+                        await delete_outbox_rows(session, published)
                     if work.is_large:
                         following = await self._gather(session, work.seqs)
             except EpochChanged:
                 await self._start_anew(session)
                 return True
-            told, work = work.seqs, following
-        await delete_outbox_rows(session, told)
+            published, work = work.seqs, following
+        await delete_outbox_rows(session, published)
         return was_busy
 
     async def _gather(self, session: Session, skip: Sequence[int] = ()) -> _Work:
-        """A page of changes, without those that are being told, and what the streams have room for after them.
+        """A page of changes, without those that are being published, and what the streams have room for after them.
 
         A pause is obeyed only while nothing is on its way: what is taken back would else be followed by more.
         """
         if skip and self._has_new_pauses:
             return NOTHING_TO_DO
-        told = await read_outbox(session, most=COMMITS, skip=skip)
-        await self._meet_queues({one.queue for one in told if one.queue is not None})
-        self._note(told)
+        rows = await read_outbox(session, most=COMMITS, skip=skip)
+        await self._meet_queues({row.queue for row in rows if row.queue is not None})
+        self._note(rows)
         if self._has_new_pauses or time.monotonic() >= self._due_at:
             await self._look_ahead(session, is_calm=not skip)
-        offers = self._offers_at_once(told)
-        return self._work(told, offers + await self._offers(session))
+        offers = self._offers_at_once(rows)
+        return self._work(rows, offers + await self._offers(session))
 
     # -- streams -----------------------------------------------------------------------------------------------
 
@@ -259,35 +259,35 @@ class Relay:
         self._emptied |= {queue for queue, left in room.items() if left > 0}
         return found
 
-    def _offers_at_once(self, told: Sequence[OutboxRow]) -> list[OfferArray]:
+    def _offers_at_once(self, rows: Sequence[OutboxRow]) -> list[OfferArray]:
         """New jobs of queues in which nothing else waits to be offered: nobody is overtaken, so nothing is asked."""
         found = []
         window = self._config().relay.stream_window
-        new = [one for one in told if one.order_at is not None and one.queue in self._emptied]
-        for one in sorted(new, key=lambda one: (one.order_at, one.job_id)):
-            queue = one.queue or ""
+        new = [row for row in rows if row.order_at is not None and row.queue in self._emptied]
+        for row in sorted(new, key=lambda row: (row.order_at, row.job_id)):
+            queue = row.queue or ""
             offered = self._offered[queue]
-            if one.job_id in offered:
+            if row.job_id in offered:
                 continue
             if len(offered) < window and queue in self._emptied and queue not in self._paused:
-                offered.add(one.job_id)
-                found.append(offer_of_new(one))
+                offered.add(row.job_id)
+                found.append(offer_of_new(row))
             else:
                 self._emptied.discard(queue)
         return found
 
-    def _note(self, told: Sequence[OutboxRow]) -> None:
-        for one in told:
-            if one.event in LEAVES_THE_STREAM and one.queue in self._offered:
-                self._offered[one.queue].discard(one.job_id)
-                self._ahead[one.queue].discard(one.job_id)
-            if one.event == "requeued" or (one.event == "queued" and one.order_at is None):
+    def _note(self, rows: Sequence[OutboxRow]) -> None:
+        for row in rows:
+            if row.event in LEAVES_THE_STREAM and row.queue in self._offered:
+                self._offered[row.queue].discard(row.job_id)
+                self._ahead[row.queue].discard(row.job_id)
+            if row.event == "requeued" or (row.event == "queued" and row.order_at is None):
                 self._due_at = 0.0  # perhaps at once
-            if one.event == "requeued":
-                self._emptied.discard(one.queue or "")
+            if row.event == "requeued":
+                self._emptied.discard(row.queue or "")
 
     async def _look_ahead(self, session: Session, *, is_calm: bool = True) -> bool:
-        """Obey pauses, and give jobs their place whose time has come; whether there is anything to tell or to offer."""
+        """Obey pauses, and give jobs their place whose time has come; whether there is anything to publish or offer."""
         room = self._room()
         ahead = await look_ahead(session, list(room), known=self._known(room))
         self._has_new_pauses = not is_calm and self._paused != set(ahead.paused)
@@ -309,12 +309,12 @@ class Relay:
             log.info("queue %s is paused; %d messages were taken back", queue, count)
         self._paused = paused
 
-    # -- telling -----------------------------------------------------------------------------------------------
+    # -- publishing --------------------------------------------------------------------------------------------
 
-    def _work(self, told: Sequence[OutboxRow], offers: list[OfferArray]) -> _Work:
-        changes = merged(change for one in told if (change := self._change(one)) is not None)
-        calls = in_calls(changes, offers, [note_of(one) for one in told])
-        return _Work(sorted({one.seq for one in told}), offers, calls, len(told) + len(offers))
+    def _work(self, rows: Sequence[OutboxRow], offers: list[OfferArray]) -> _Work:
+        changes = merged(change for row in rows if (change := self._change(row)) is not None)
+        calls = in_calls(changes, offers, [note_of(row) for row in rows])
+        return _Work(sorted({row.seq for row in rows}), offers, calls, len(rows) + len(offers))
 
     async def _project(self, work: _Work) -> None:
         projector = Projector(self._transport.client)
@@ -324,7 +324,7 @@ class Relay:
             if not is_full(error):
                 raise
             await self._memory.make_room(self._transport.client)
-            lacking = await projector.send(self._epoch, work.calls)  # what was told before changes nothing
+            lacking = await projector.send(self._epoch, work.calls)  # what was published before changes nothing
         if lacking.missing or lacking.unoffered:
             await self._tell_whole(projector, {*lacking.missing, *lacking.unoffered})
         if lacking.unoffered:
@@ -332,24 +332,24 @@ class Relay:
             await projector.project(self._epoch, [], [offer for offer in work.offers if offer.job_id in again])
         await self._memory.look(self._transport.client)
 
-    def _change(self, told: OutboxRow) -> Change | None:
+    def _change(self, row: OutboxRow) -> Change | None:
         """A waiting job beyond the window gets its hash when it is offered; a finished one is kept as memory allows."""
-        if told.event == "queued" and told.queue in self._offered and told.job_id not in self._offered[told.queue]:
-            ahead = self._ahead[told.queue]
+        if row.event == "queued" and row.queue in self._offered and row.job_id not in self._offered[row.queue]:
+            ahead = self._ahead[row.queue]
             if len(ahead) >= self._config().relay.stream_window:
                 return None
-            ahead.add(told.job_id)
-        change = change_of(told)
-        if change is not None and self._memory.most_s is not None and told.event in LAST_EVENTS:
+            ahead.add(row.job_id)
+        change = change_of(row)
+        if change is not None and self._memory.most_s is not None and row.event in LAST_EVENTS:
             change.ttl_s = min(change.ttl_s, self._memory.most_s)
         return change
 
     async def _tell_whole(self, projector: Projector, job_ids: Iterable[str]) -> None:
-        """Jobs whose hash had expired or was lost: told whole, as they stand now."""
+        """Jobs whose hash had expired or was lost: published whole, as they stand now."""
         jobs = list((await read_jobs(self._database, sorted(map(UUID, job_ids)))).values())
         for some in _groups(jobs):
             events = await _last_events(self._database, [job.id for job in some])
-            changes = [change_of_job(job, told) for job, told in zip(some, events, strict=True) if told]
+            changes = [change_of_job(job, past) for job, past in zip(some, events, strict=True) if past]
             await projector.project(self._epoch, changes)
 
     async def _meet_redis(self, session: Session) -> None:
@@ -365,26 +365,26 @@ class Relay:
                 await self._start_anew(session)
 
     async def _start_anew(self, session: Session) -> None:
-        """A Redis that Postgres does not know: raise the epoch, make the streams, tell every live job."""
+        """A Redis that Postgres does not know: raise the epoch, make the streams, publish every live job."""
         self._epoch = await raise_epoch(session)
         await self._forget(session)
         queues = list(self._offered)
         projector = Projector(self._transport.client)
         await projector.prepare(self._epoch, queues)
-        while told := await read_outbox(session, most=COMMITS):  # first what happened, then what stands
-            await self._project(self._work(told, []))
-            await delete_outbox_rows(session, sorted({one.seq for one in told}))
+        while rows := await read_outbox(session, most=COMMITS):  # first what happened, then what stands
+            await self._project(self._work(rows, []))
+            await delete_outbox_rows(session, sorted({row.seq for row in rows}))
         count = 0
         async for page in live_jobs(session, queues, page=PAGE, most_waiting=self._config().relay.stream_window):
             for some in _groups(page):
                 events = await _last_events(session, [live.job_id for live in some])
-                changes = [change_of_live(live, told) for live, told in zip(some, events, strict=True) if told]
+                changes = [change_of_live(live, past) for live, past in zip(some, events, strict=True) if past]
                 await projector.project(self._epoch, changes)
             count += len(page)
-        log.info("Redis was new or had forgotten; told it %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
+        log.info("Redis was new or had forgotten; published %d live jobs (epoch %s)", count, self._epoch.split("/")[-1])
 
     async def _sweep(self, session: Session) -> None:
-        """Now and then: a stream that holds less than was put into it has lost messages, so everything is told anew."""
+        """Now and then: a stream that holds less than was put into it has lost messages: all is published again."""
         if time.monotonic() < self._next_sweep:
             return
         self._next_sweep = time.monotonic() + SWEEP_S
@@ -409,7 +409,7 @@ def _groups(jobs: Sequence[_T]) -> Iterator[Sequence[_T]]:
 
 
 async def _last_events(connection: Session, job_ids: Sequence[UUID]) -> list[list[Event]]:
-    """What Redis is told of each job's events: the last ones, after a gap if there are more; none: the job is gone."""
+    """What is published of each job's events: the last ones, after a gap if there are more; none: the job is gone."""
     places = await last_places(connection, job_ids, REPLAY_BYTES)
     records = await read_history(connection, [HistoryPlace(*pair) for pair in zip(job_ids, places, strict=True)])
     return [last_events(record, after) if record else [] for record, after in zip(records, places, strict=True)]

@@ -28,7 +28,7 @@ LOOK_S = 1.0
 
 
 async def pass_on(wakeup: Wakeup, transport: Transport) -> None:
-    """While another node relays: tell it whenever this one has committed something."""
+    """While another node relays: wake it whenever this one has committed something."""
     while True:
         if not await wakeup.wait(LOOK_S):
             continue

@@ -6,7 +6,7 @@
 -- returns  how many
 
 local stream, epoch = KEYS[1], ARGV[1]
-local KEPT_S = 600 -- a mark whose job is never told of
+local KEPT_S = 600 -- a mark whose job is never published
 
 local last = last_delivered(stream)
 if not last then
@@ -21,7 +21,7 @@ local function take_back(entry)
     end
 end
 
--- A raw worker writes the hash itself, and nobody has told Postgres yet: it is believed in the new epoch.
+-- A raw worker writes the hash itself, and Postgres does not know it yet: it is believed in the new epoch.
 local function adopt(entry, is_raw)
     local fields = as_table(entry[2])
     if fields['job_id'] then

@@ -33,7 +33,7 @@ def checked_event(kind: str, step: str, data: Mapping[str, Any]) -> HandlerEvent
     if not _TYPE.fullmatch(kind):
         raise ValueError(f"an event's type must be 1 to 64 of a-z 0-9 _ . - (got {kind[:80]!r})")
     if kind in RESERVED:
-        raise ValueError(f"events of type {kind} are told by jobd itself; choose another type")
+        raise ValueError(f"events of type {kind} are emitted by jobd itself; choose another type")
     if len(step) > STEP_CHARS:
         raise ValueError(f"an event's step has at most {STEP_CHARS} characters (got {len(step)})")
     return HandlerEvent(kind, int(time.time() * 1000), printable(step), msgspec.Raw(_encoded(data)))

@@ -121,10 +121,10 @@ def result_of(gate: SchemaGate | CommandGate, fault: str | None) -> GateResult:
 
 
 def sign_off_result(by: str, why: str, *, accepted: bool) -> GateResult:
-    told = f": {why}" if why else ""
+    words = f": {why}" if why else ""
     if accepted:
-        return GateResult(type="sign_off", result="PASS", reason=f"signed off by {by}{told}"[:REASON_CHARACTERS])
-    return _result("sign_off", f"refused by {by}{told}")
+        return GateResult(type="sign_off", result="PASS", reason=f"signed off by {by}{words}"[:REASON_CHARACTERS])
+    return _result("sign_off", f"refused by {by}{words}")
 
 
 def _result(kind: Any, fault: str | None) -> GateResult:

@@ -1,4 +1,4 @@
-"""What a run is told: the prompt as text, and the payload with its places filled in. PURE: no clock, no I/O.
+"""The input of a run: the prompt as text, and the payload with its places filled in. PURE: no clock, no I/O.
 
 A place is `{{title}}`, `{{acceptance_criteria}}`, `{{prompt}}`, `{{ticket_id}}`, `{{branch_name}}`, `{{repo_ref}}` or
 `{{base_branch}}`, anywhere in a string of the payload. Other words in braces are left as they are, and what was filled

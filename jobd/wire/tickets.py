@@ -293,7 +293,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
     ticket_id: UUID
     version: int
-    #: `status`: it moved; `step`: what it waits for has changed; `ready`: TICKET_READY was told
+    #: `status`: it moved; `step`: what it waits for has changed; `ready`: TICKET_READY was written
     type: Literal["created", "edited", "status", "step", "ready"]
     #: `{status, was, step, blocked_reason}`
     data: Object

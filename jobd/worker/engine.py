@@ -90,21 +90,21 @@ class RemoteEngine:
 
     # -- events ------------------------------------------------------------------------------------------------
 
-    async def emit_many(self, tellings: Sequence[EventBatch]) -> list[Answer | Exception]:
+    async def emit_many(self, batches: Sequence[EventBatch]) -> list[Answer | Exception]:
         answers: list[Answer | Exception] = []
-        for part in _parts(tellings):
-            answers += await self._tell(part)
+        for part in _parts(batches):
+            answers += await self._emit(part)
         return answers
 
-    async def _tell(self, tellings: Sequence[EventBatch]) -> list[Answer | Exception]:
-        request = {"worker_id": self._worker_id, "jobs": [_told(telling) for telling in tellings]}
+    async def _emit(self, batches: Sequence[EventBatch]) -> list[Answer | Exception]:
+        request = {"worker_id": self._worker_id, "jobs": [_as_sent(batch) for batch in batches]}
         try:
             answer = await self._session.post("events/batch", request, wire_events.EventsBatchAnswer)
         except ClientError as error:
             if not is_about_the_body(error):
-                return [error] * len(tellings)
-            if len(tellings) > 1:  # one of them is to blame, and the others shall not suffer
-                return [answer for telling in tellings for answer in await self._tell([telling])]
+                return [error] * len(batches)
+            if len(batches) > 1:  # one of them is to blame, and the others shall not suffer
+                return [answer for batch in batches for answer in await self._emit([batch])]
             return [ValueError(str(error))]
         return [_kept(job) for job in answer.jobs]
 
@@ -166,27 +166,27 @@ def _renewal(answer: wire.Heartbeat) -> Renewal | LeaseLost:
     )
 
 
-def _parts(tellings: Sequence[EventBatch]) -> Iterator[list[EventBatch]]:
+def _parts(batches: Sequence[EventBatch]) -> Iterator[list[EventBatch]]:
     """As many in each as one call takes, in their order."""
     part: list[EventBatch] = []
     room = CALL_BYTES
-    for telling in tellings:
-        size = sum(len(bytes(event.data)) + EVENT_BYTES for event in telling.events)
+    for batch in batches:
+        size = sum(len(bytes(event.data)) + EVENT_BYTES for event in batch.events)
         if part and (size > room or len(part) == wire_events.MAX_TELLINGS):
             yield part
             part, room = [], CALL_BYTES
-        part.append(telling)
+        part.append(batch)
         room -= size
     if part:
         yield part
 
 
-def _told(telling: EventBatch) -> dict[str, Any]:
+def _as_sent(batch: EventBatch) -> dict[str, Any]:
     return {
-        "job_id": telling.job_id,
-        "lease_token": telling.lease_token,
-        "offset": telling.emitted_n,
-        "events": telling.events,
+        "job_id": batch.job_id,
+        "lease_token": batch.lease_token,
+        "offset": batch.emitted_n,
+        "events": batch.events,
     }
 
 

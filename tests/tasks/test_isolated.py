@@ -261,7 +261,7 @@ async def test_event_that_cannot_be_told_is_the_fault_of_the_handler(made: Calla
     failed = await failure(made(), "refuse")
 
     assert failed.code == "exception"
-    assert failed.message == "ValueError: events of type done are told by jobd itself; choose another type"
+    assert failed.message == "ValueError: events of type done are emitted by jobd itself; choose another type"
 
 
 async def test_large_payload_comes_back_whole(made: Callable[..., IsolatedRunner]) -> None:

@@ -66,8 +66,8 @@ def test_chunk_of_large_events_is_cut_by_bytes_and_none_is_lost() -> None:
         ("Token", "", "1 to 64 of a-z 0-9"),
         ("", "", "1 to 64 of a-z 0-9"),
         ("x" * 65, "", "1 to 64 of a-z 0-9"),
-        ("done", "", "told by jobd itself"),
-        ("gap", "", "told by jobd itself"),
+        ("done", "", "emitted by jobd itself"),
+        ("gap", "", "emitted by jobd itself"),
         ("note", "s" * 201, "at most 200 characters"),
     ],
 )

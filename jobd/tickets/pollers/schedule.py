@@ -1,6 +1,6 @@
 """Schedule: one event becomes one snapshot, one work order and a ticket IN_PROGRESS, or ends with the reason why not.
 
-What is to be told to a run is made here from the ticket as it was read; the statement refuses it if the ticket was
+The input of a run is made here from the ticket as it was read; the statement refuses it if the ticket was
 changed since, and the event is looked at again.
 """
 
@@ -91,7 +91,7 @@ def _entry(row: asyncpg.Record, lease_token: UUID) -> _Entry:
 
 
 def _told(ticket: wire.Ticket, todo_no: int) -> dict[str, Any]:
-    """What the run is told."""
+    """The input of the run."""
     words = places(
         ticket_id=ticket.ticket_id,
         todo_no=todo_no,
