@@ -21,7 +21,7 @@ import msgspec
 from jobd.errors import ServerDown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from uuid import UUID
 
     from jobd.supervise.service import Handle
@@ -136,6 +136,19 @@ class Followers(Generic[C]):
             others.discard(follower)
             if not others:
                 del self._followers[followed_id]
+
+    async def parts(self, follower: Follower[C], heartbeat_s: float) -> AsyncIterator[bytes]:
+        """What a follower gets, as it comes; a comment as heartbeat after `heartbeat_s` without anything."""
+        while True:
+            text = await follower.next(heartbeat_s)
+            if text:
+                yield text
+                if follower.was_passed_over:
+                    self.has_room_again(follower)
+            elif follower.is_over:
+                return
+            else:
+                yield b": \n\n"
 
     def has_room_again(self, follower: Follower[C]) -> None:
         """To be called when a follower that was passed over has fetched its events: there may be more."""

@@ -125,12 +125,12 @@ class Child:
     def why(self) -> str:
         """How it ended, with the line that says so if it wrote one."""
         code = self._popen.returncode
-        end = f"exit code {code}" if code is None or code >= 0 else f"killed by {_signal_name(-code)}"
+        end = f"exit code {code}" if code is None or code >= 0 else f"killed by {signal_name(-code)}"
         reasons = [line for line in self.last_lines if any(word in line for word in ("FATAL", "PANIC", "rror:", "# "))]
         return f"{end}: {reasons[-1]}" if reasons else end
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:  # a real-time signal

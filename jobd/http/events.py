@@ -100,16 +100,8 @@ async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) ->
     yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
     tailer = call.services.tailer
     with tailer.following(job_id, after, _write_at_once(call.request)) as follower:
-        while True:
-            text = await follower.next(HEARTBEAT_S)
-            if text:
-                yield text
-                if follower.was_passed_over:
-                    tailer.has_room_again(follower)
-            elif follower.is_over:
-                return
-            else:
-                yield b": \n\n"
+        async for part in tailer.parts(follower, HEARTBEAT_S):
+            yield part
 
 
 def _write_at_once(request: Request) -> WriteAtOnce | None:

@@ -48,16 +48,8 @@ async def _events_of(call: Call, ticket: Ticket, after: int) -> AsyncIterator[by
     yield event_part("hello", hello, retry=True)
     tailer = call.services.ticket_tailer
     with tailer.following(ticket.ticket_id, after) as follower:
-        while True:
-            text = await follower.next(HEARTBEAT_S)
-            if text:
-                yield text
-                if follower.was_passed_over:
-                    tailer.has_room_again(follower)
-            elif follower.is_over:
-                return
-            else:
-                yield b": \n\n"
+        async for part in tailer.parts(follower, HEARTBEAT_S):
+            yield part
 
 
 def _cursor_of(request: Request) -> int | None:

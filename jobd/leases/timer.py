@@ -30,9 +30,9 @@ class Lease:
         #: Set when the lease is lost: its holder stops at once and writes nothing more.
         self.lost = anyio.Event()
         #: Called when the holder is to stop.
-        self.on_stop: Callable[[], None] = _nothing
+        self.on_stop: Callable[[], None] = lambda: None
         #: Called when a renewal was granted; in any thread.
-        self.on_grant: Callable[[], None] = _nothing
+        self.on_grant: Callable[[], None] = lambda: None
         self._count(sent_at, ttl_s)
 
     # -- what a kind of lease says of itself -----------------------------------------------------------------------
@@ -75,10 +75,6 @@ class Lease:
     def lose(self) -> None:
         self.lost.set()
         self.on_stop()
-
-
-def _nothing() -> None:
-    pass
 
 
 L = TypeVar("L", bound=Lease)

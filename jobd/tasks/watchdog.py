@@ -60,7 +60,7 @@ class Watchdog:
         try:
             yield
         finally:
-            lease.on_grant = _nothing
+            lease.on_grant = lambda: None
             self._send(mark, 0.0)
 
     def close(self) -> None:
@@ -108,10 +108,6 @@ class Watchdog:
 
 def _line(mark: int, end: float) -> bytes:
     return f"{mark} {end!r}\n".encode()
-
-
-def _nothing() -> None:
-    pass
 
 
 # -- in the process ----------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from jobd.host.process import EXHAUSTED
+from jobd.host.process import EXHAUSTED, signal_name
 from jobd.tasks.command.marks import new_mark
 from jobd.tasks.command.oom import oom_kills
 from jobd.tasks.command.output import EventEmitter, LogLines, Pipe, ResultOutput, last_document, printable
@@ -232,13 +232,6 @@ def limits(task: Task) -> dict[int, int]:
     if task.max_processes:
         chosen[resource.RLIMIT_NPROC] = tasks_of_user() + task.max_processes
     return chosen
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 async def _bury_regularly(family: Family) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from jobd.host.process import signal_name
 from jobd.tasks.command.oom import oom_kills
 from jobd.tasks.command.output import EventEmitter, LogLines
-from jobd.tasks.command.runner import MESSAGE_CHARACTERS, signal_name
+from jobd.tasks.command.runner import MESSAGE_CHARACTERS
 from jobd.tasks.isolated.frames import BadFrame, EmittedEvent, Failed, Run, Stop, frame
 from jobd.tasks.runner import TaskFailed
 

@@ -65,7 +65,7 @@ class HandlerProcess:
         #: Why a frame was invalid.
         self.nonsense = ""
         #: Called when the process ends or is lost while it is idle.
-        self.on_lost: Callable[[], None] = _nothing
+        self.on_lost: Callable[[], None] = lambda: None
         self._workdir = workdir
         self._requests: int | None = requests
         self._replies: int | None = replies
@@ -303,7 +303,3 @@ def _has_more(fd: int) -> bool:
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
-
-
-def _nothing() -> None:
-    pass

@@ -17,10 +17,11 @@ import msgspec
 
 from jobd.config.model import GateCommand
 from jobd.errors import JobdError
+from jobd.host.process import signal_name
 from jobd.tasks.command.marks import new_mark
 from jobd.tasks.command.output import Pipe, printable
 from jobd.tasks.command.processes import Family
-from jobd.tasks.command.runner import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S, signal_name
+from jobd.tasks.command.runner import DEFAULT_PATH, FILE_BYTES, OPEN_FILES, PASSED_ON, PIPES_S
 from jobd.tasks.command.workdir import Workdir
 
 if TYPE_CHECKING:
