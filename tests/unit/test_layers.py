@@ -34,7 +34,7 @@ tasks       -> job host config wire lifecycle
 stream      -> job host config wire supervise store lifecycle engine tasks
 auth        -> config wire supervise store
 dispatch    -> job config wire supervise store lifecycle engine leases tasks stream
-tickets     -> job config wire supervise store lifecycle engine leases tasks
+tickets     -> job host config wire supervise store lifecycle engine leases tasks
 follow      -> job wire supervise store lifecycle stream tickets
 servers     -> host config supervise store stream
 maintenance -> host config supervise store lifecycle engine tickets
