@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @json_option
 @click.option("--force", is_flag=True, help="Write over FILE if it exists.")
 def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, force: bool) -> None:
-    """Write everything that cannot be made anew into one FILE (-: standard output), whether jobd runs or not.
+    """Write everything that cannot be made again into one FILE (-: standard output), whether jobd runs or not.
 
     That is the database as of one moment, and the result files that it names; payloads are in it, so its mode is
     0600. Not in it: jobd.toml, and tables of your own.

@@ -192,7 +192,7 @@ class AsyncClient(BaseClient):
             async for event in jobd.events(job.job_id):
                 print(event.type, event.data)
 
-    Whoever leaves the loop over `events` early closes the line at once with `contextlib.aclosing` around the generator.
+    To leave the loop over `events` early and close the line at once, put `contextlib.aclosing` around the generator.
     """
 
     submit = _call(calls.submit)

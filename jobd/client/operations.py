@@ -31,7 +31,7 @@ def stats(settings: CallSettings) -> Flow[wire.Stats]:
 
 
 def workers(settings: CallSettings, *, limit: int | None = None, held: int | None = None) -> Flow[Workers]:
-    """Who holds jobs now, the longest silent first; with `held`, so many of the jobs, too, the longest held first."""
+    """Who holds jobs now, the longest silent first; with `held`, up to that number of its jobs."""
     given = {"limit": limit, "held": held}
     query = {name: str(value) for name, value in given.items() if value is not None}
     return answered(settings, ApiRequest(what="workers", path="/v1/workers", query=query), Workers)

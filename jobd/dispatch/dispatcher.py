@@ -50,31 +50,31 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: How long one read waits for a message while somebody may leave before there is one; the others can wait longer.
+#: Seconds that a blocking read takes while a caller may leave before there is a message.
 BLOCK_S = 1.0
 #: Longest time that one blocking read of the streams takes, in seconds.
 LONGEST_BLOCK_S = 5.0
-#: Where there is plenty to do, so long for callers to come back, so that all of them share a read and a commit.
+#: Seconds that a busy dispatcher waits for callers to come back, so that all of them share one read and one commit.
 GATHER_S = 0.001
-#: How often Postgres is asked while Redis is away.
+#: Seconds between two polls of Postgres while Redis is away.
 POLL_S = 0.25
 #: Most messages of one read: as many as one batch of claims takes.
 MOST_AT_ONCE = 500
-#: A message of an unknown job may be ahead of a standby that became the primary: it gets so many chances.
+#: Tries to claim for a message of an unknown job: after a failover its row may not be there yet.
 UNKNOWN_TRIES = 3
-#: One that cannot be claimed whatever the state of the servers gets so many, with a pause between them.
+#: Tries to claim for a message that fails though the servers are well; then it is left to the relay.
 FAILED_TRIES = 5
 #: Seconds between two tries to claim for the same message.
 RETRY_S = 0.1
-#: Between two tries to interrupt a read.
+#: Seconds between two tries to interrupt a blocking read.
 INTERRUPT_S = 0.005
-#: How often messages are looked for that a dead node or a lost read has left pending.
+#: Seconds between two searches for messages that a dead node or a lost read has left pending.
 TAKEOVER_S = 10.0
-#: A message that was read so long ago, and that this node does not know of, came with an answer that was lost.
+#: Age in seconds from which a pending message that this node does not know counts as one whose read was lost.
 LOST_S = 5.0
-#: One of a job that is not queued is left to the relay for so many looks.
+#: Searches for which a lost message of a job that is not queued is left to the relay.
 LOST_TRIES = 10
-#: Consumers of jobd that were silent for so many lease times are removed.
+#: Lease times of silence after which a consumer of jobd is removed from its group.
 SILENT_LEASES = 10
 
 
@@ -504,7 +504,7 @@ class Dispatcher:
         ]
 
     async def _pending(self, queue: str, consumer: bytes, idle_ms: int) -> AsyncIterator[Any]:
-        """All that the consumer has had in hand for so long."""
+        """All messages that the consumer has had pending for at least `idle_ms`."""
         after = "-"
         while True:
             page: Any = await self._transport.client.xpending_range(

@@ -1,4 +1,4 @@
-"""The slots: so many jobs of each queue run in this process at once.
+"""The slots: `queues.NAME.slots` jobs of each queue run in this process at once.
 
 A slot takes one job and carries it through the same few steps: hold its lease, find its runner, read its payload, run
 it, report. While it runs, four things may stop it: its time is up, it is to be canceled, its lease is lost, jobd stops.
@@ -54,8 +54,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
-#: A report is tried for so long, and at least for as long as a lease lasts, if it is kept meanwhile; and for so long
-#: once jobd stops.
+#: Seconds that a report is tried, and at least for one lease time, while the lease is kept.
 REPORT_S = 120.0
 #: Seconds that a report may take once jobd stops.
 LAST_REPORT_S = 2.0
@@ -63,7 +62,7 @@ LAST_REPORT_S = 2.0
 HURRIED_REPORT_S = 0.2
 #: Seconds between two tries to write a report while Postgres is away.
 RETRY_S = 0.25
-#: Before the drain is over, the jobs that still run are handed back: this part of it, but at most so many seconds.
+#: Last part of a drain in which the jobs that still run are handed back; at most `HAND_BACK_S`.
 HAND_BACK_PART = 0.25
 #: Longest time in seconds before the end of a drain at which running jobs are handed back.
 HAND_BACK_S = 1.0

@@ -244,7 +244,7 @@ class DataDir:
 
     def _make_run(self) -> None:
         """Make the socket folder. Where its path would be too long or out of the account's reach, `run` becomes a link
-        to a new short folder; a link whose folder is gone or is not ours any more (a cleaned /tmp) is made anew."""
+        to a new short folder; a link whose folder is gone or is not ours any more (a cleaned /tmp) is made again."""
         run = self.path / "run"
         if not run.is_symlink() and self._is_fit(run):
             self.make_server_folder(run)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FILTERS = (
     Parameter("queue", wire.Name, "Only jobs of this queue."),
     Parameter("task", wire.Name, "Only jobs of this task."),
-    Parameter("limit", wire.Limit, "At most so many; 50 without it."),
+    Parameter("limit", wire.Limit, "Largest number of dead letters in the answer; 50 without it."),
     Parameter("before", UUID, "Only jobs older than this: `next` of the page before."),
 )
 #: Dead letters in an answer when the query names no limit.

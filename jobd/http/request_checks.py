@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from jobd.auth.doorkeeper import Doorkeeper, Principal
     from jobd.config.model import Config
 
-#: Headers of a request, and their bytes in all.
+#: Most headers of a request, and their bytes in all: enough for any proxy, and bounded.
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 16 * 1024
 #: Bytes of path and query.

@@ -41,7 +41,7 @@ FILTERS = (
     Parameter("status", wire.TicketStatus, "Only tickets that stand there."),
     Parameter("task", Name, "Only tickets of this task."),
     Parameter("created_by", wire.Person, "Only tickets that this person wrote."),
-    Parameter("limit", Limit, "At most so many; 50 without it."),
+    Parameter("limit", Limit, "Largest number of tickets in the answer; 50 without it."),
     Parameter("before", UUID, "Only tickets older than this: `next` of the page before."),
 )
 

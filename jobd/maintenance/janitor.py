@@ -52,7 +52,7 @@ BATCHES = 20
 MEMORIES = 5_000
 #: Result files looked at in a round: a million are looked through in less than a day.
 FILES = 1_000
-#: A file without a row may belong to a report under way; nothing is under way for so long.
+#: Age in seconds from which a result file without a row is deleted; no report is under way for as long as that.
 ORPHAN_S = 86_400.0
 #: Shortest pause between two batches in seconds.
 SHORTEST_REST_S = 0.01
@@ -104,7 +104,7 @@ class Janitor:
             await _rest(handle, min(left_s, LONGEST_REST_S))
 
     async def run_once(self, handle: Handle) -> Swept:
-        """One round: at most so many jobs, tickets, memories and files."""
+        """One round: a bounded number of jobs, tickets, memories and files."""
         swept = Swept()
         async with leading_once(self._database, LEADER_KEY) as session:
             if session is not None:

@@ -32,7 +32,7 @@ PAGE = 500
 SHORTEST_PAUSE_S = 0.2
 #: Longest pause between two rounds in seconds.
 LONGEST_PAUSE_S = 5.0
-#: A lease found so long after its end, beyond the pauses that explain it, means that the reaper cannot keep up.
+#: Seconds after the end of a lease, beyond the reaper's pauses, from which on it counts as unable to keep up.
 LAG_S = 10.0
 
 

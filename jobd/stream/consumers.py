@@ -26,7 +26,7 @@ async def own_consumers(client: redis.asyncio.Redis, stream: str) -> list[bytes]
 
 
 async def forget_consumers(client: redis.asyncio.Redis, stream: str, silent_s: float) -> int:
-    """Remove those of jobd that have nothing in hand and were silent for so long; how many there were."""
+    """Remove those of jobd that have nothing in hand and were silent for at least that time; how many there were."""
     silent_ms = int(silent_s * 1000)
     count: Any = await client.register_script(FORGET)(keys=[stream], args=[silent_ms])
     return int(count)

@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checks of the memory that Redis uses.
 LOOK_S = 0.5
-#: From this share of its memory on, finished jobs are kept for so many seconds at most.
+#: (share of `maxmemory`, most seconds that finished jobs are kept in Redis from there on)
 STEPS = ((0.85, 1), (0.7, 10), (0.5, 60))
-#: From this share on room is made, down to the other one.
+#: Share of `maxmemory` from which on room is made by deleting finished jobs and cutting event streams.
 NEARLY_FULL = 0.9
 #: Share of `maxmemory` down to which room is made.
 ROOMY = 0.6

@@ -78,7 +78,7 @@ def _masked(value: Any) -> Any:
 
 
 def event_in(fields: Mapping[bytes, bytes]) -> HandlerEvent | None:
-    """An event as its worker wrote it; None for those that jobd tells itself, whoever wrote them."""
+    """An event as its worker wrote it; None for those that only jobd emits."""
     kind = _text(fields.get(b"type", b"")[:FIELD_BYTES])
     if kind in RESERVED:
         return None

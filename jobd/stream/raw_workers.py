@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 FOREIGN = script("foreign")
 #: Seconds between two checks of the pending lists while raw workers are there.
 LOOK_S = 0.25
-#: While no raw worker is about, looking costs more than it brings.
+#: Seconds between two checks of the pending lists while no raw worker was seen.
 IDLE_LOOK_S = 1.0
 #: Pending messages that are read at a time.
 PAGE = 1000
@@ -164,7 +164,7 @@ class RawWorkers:
             held = [message_id for where, message_id in self._held if where == stream]
             found: Any = await client.register_script(FOREIGN)(keys=[stream], args=[PAGE, *held])
         except ResponseError as error:
-            log.debug("no raw workers on %s: %s", stream, error)  # the stream is being made anew
+            log.debug("no raw workers on %s: %s", stream, error)  # the stream is being created again
             return
         asks: list[Ask] = []
         for message_id, consumer, job_id, enqueue_id in found:
@@ -355,7 +355,7 @@ class RawWorkers:
             try:
                 await Projector(self._transport.client).project(epoch.decode(), [correction_of(job) for job in wrong])
             except EpochChanged:
-                return  # the relay tells everything anew
+                return  # the relay publishes everything again
             log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
 
     async def _says_otherwise(self, job: Job) -> bool:

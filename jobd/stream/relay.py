@@ -353,7 +353,7 @@ class Relay:
             await projector.project(self._epoch, changes)
 
     async def _meet_redis(self, session: Session) -> None:
-        """At the start: go on if this is the Redis that Postgres knows, else start anew."""
+        """At the start: go on if this is the Redis that Postgres knows, else publish everything again."""
         self._epoch = await read_epoch(session)
         projector = Projector(self._transport.client)
         try:

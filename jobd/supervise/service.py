@@ -74,5 +74,5 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     #: Whether jobd is of no use without it. One that is not needed is tried again for ever and makes jobd degraded.
     needed: bool = True
-    #: A ready service that has not beaten for so long is stuck.
+    #: Seconds without a beat after which a ready service counts as stuck.
     stall_s: float = 30.0

@@ -5,7 +5,7 @@ time counts from its last change, and whoever reopens it in time finds it whole:
 that it has locked. Since nothing but DONE tickets is ever deleted, one in `blocked_on` that is not there any more
 counts as DONE.
 
-A batch looks at so many tickets, whether they can go or not, and says where the next one goes on: those that have to
+A batch looks at a bounded number of tickets, deletable or not, and says where the next one goes on: those that have to
 stay do not make it slower, nor stand in the way of others.
 """
 

@@ -51,7 +51,7 @@ async def _all(connection: Session, text: str, struct: type[Any], ticket_id: UUI
 async def read_log(
     connection: Session, after: Mapping[UUID, int], most: int = MAX_LINES
 ) -> dict[UUID, list[wire.LogLine]]:
-    """The lines after the given version of each ticket, in order, at most so many of each; 0: from the beginning."""
+    """The lines after the given version of each ticket, in order, at most `most` of each; 0: from the beginning."""
     lines: dict[UUID, list[wire.LogLine]] = {ticket_id: [] for ticket_id in after}
     for row in await connection.fetch(READ_LOG, list(after), list(after.values()), most):
         lines[row["ticket_id"]].append(struct_of(wire.LogLine, row))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HttpLine:
-    """Opened anew for each renewal: they are rare, and connections that are kept belong to one event loop."""
+    """A new connection for each renewal: they are rare, and connections that are kept belong to one event loop."""
 
     def __init__(self, open_session: Callable[[], WorkerSession], worker_id: str) -> None:
         self._open_session = open_session

@@ -125,7 +125,7 @@ class RemoteWorker:
 
 
 def with_queues(config: Config, names: Sequence[str], slots: int | None) -> Config:
-    """The configuration with these queues served and no others (none named: its own), each by so many slots."""
+    """The configuration with these queues served and no others (none named: its own), each with `slots` slots."""
     wanted = names or [name for name, queue in config.queues.items() if queue.slots]
     if not wanted:
         raise ConfigError("no queue has slots, so there is nothing to work on: name one with --queue")

@@ -7,7 +7,7 @@ is touched. There is a process for each job that runs at once; they are made whe
                           job `GRACE_S` later is killed with everything that it started
     a process crashes     its job fails, worth another attempt, and names the signal or the exit code
     jobd stands still     the `watchdog` kills the process of a job whose lease ends meanwhile
-    recycle_jobs          so many jobs, and another process takes over
+    recycle_jobs          after this number of jobs another process takes over
     memory_mb             the same after a job that leaves the process larger than that
 
 The first is started with jobd and must have imported its handler before jobd goes on, so a wrong handler is a refused

@@ -90,7 +90,7 @@ class Poller:
         return self._config().tickets.poll_s * random.uniform(0.8, 1.0)
 
     async def _wait_for_wakeup(self, handle: Handle, left_s: float) -> bool:
-        """Wait at most so long; whether the wakeup was set."""
+        """Wait at most `left_s`; whether the wakeup was set."""
         while left_s > 0 and not await self._wakeup.wait(min(left_s, LONGEST_WAIT_S)):
             left_s -= LONGEST_WAIT_S
             handle.beat()
