@@ -146,8 +146,9 @@ class _AwaitedExchange:
         self._stream = connection = await self._client._begin(request)
         first = await connection.read_head(self._silence_s)
         if connection.answer.status != 200:
+            reply = await self._whole(connection, first, self._silence_s)  # cut off, `close` ends the connection
             self._stream = None
-            return await self._whole(connection, first, self._silence_s)
+            return reply
         self._first = first
         return connection.answer.reply()
 

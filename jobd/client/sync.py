@@ -133,8 +133,9 @@ class _BlockingExchange:
         self._stream = connection = self._client._begin(request)
         first = connection.read_head(self._client._answer_s(request))
         if connection.answer.status != 200:
+            reply = self._whole(connection, first)  # cut off in the middle, `close` ends the connection
             self._stream = None
-            return self._whole(connection, first)
+            return reply
         self._first = first
         return connection.answer.reply()
 

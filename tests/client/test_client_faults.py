@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -264,3 +266,21 @@ def test_waiting_asks_again_of_a_server_that_does_not_hold_its_answers(connect: 
         assert client.wait("x", 10).status == "done"
 
     assert [heard.line.partition("?")[0] for heard in puppet.heard] == ["GET /v1/jobs/x"] * 2
+
+
+def test_connection_of_a_refused_stream_that_is_cut_short_is_closed(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with ThreadPoolExecutor(1) as pool, connect(url, patience_s=0) as client:
+            following = pool.submit(lambda: list(client.events(str(JOB["job_id"]), give_up_s=0)))
+            held, _ = server.accept()
+            with held:
+                held.recv(65_536)
+                held.sendall(b"HTTP/1.1 500 Oops\r\nContent-Length: 10\r\n\r\nabc")
+                held.shutdown(socket.SHUT_WR)
+
+                with pytest.raises(Unreachable):
+                    following.result()
+
+                held.settimeout(20)
+                assert held.recv(1) == b""
