@@ -85,9 +85,6 @@ class Desk(EventKeeper, Protocol):
 
 
 class ResultKeeper(Protocol):
-    #: For whatever has a large result in its hands.
-    limiter: anyio.CapacityLimiter
-
     async def keep(self, job: Held, result: bytes) -> str | None:
         """The `result_ref` to report; None: report it inline."""
         ...

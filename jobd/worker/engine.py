@@ -59,13 +59,13 @@ class SentResults:
     """Results of any size go to jobd with their report; it puts the large ones into files."""
 
     def __init__(self) -> None:
-        self.limiter = anyio.CapacityLimiter(LARGE_RESULTS)
+        self._limiter = anyio.CapacityLimiter(LARGE_RESULTS)
 
     async def keep(self, job: Held, result: bytes) -> str | None:
         return None
 
     async def keep_pieces(self, job: Held, pieces: Iterator[bytes]) -> bytes:
-        return await to_thread.run_sync(b"".join, pieces, limiter=self.limiter)
+        return await to_thread.run_sync(b"".join, pieces, limiter=self._limiter)
 
 
 class RemoteEngine:
