@@ -4,7 +4,7 @@ CHECK = python3 packaging/check.py
 PYTHON = $(firstword $(sort $(wildcard .venv-3.*/bin/python)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check slow unit test lint serve bench
+.PHONY: help setup check slow unit test lint serve bench docs
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):[a-z ]*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,3 +34,6 @@ serve: setup ## a jobd on ./.jobd at http://127.0.0.1:7433; Ctrl-C drains it
 
 bench: setup ## jobs per second end to end on this machine
 	$(PYTHON) -m jobd bench e2e
+
+docs: setup ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build

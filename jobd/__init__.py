@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client", "Context", "TaskFailed", "__version__", "task"]
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 #: Name -> module, imported at its first use: the daemon and most commands do without the client.
 _HOMES = {

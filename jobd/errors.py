@@ -7,6 +7,7 @@
     │   ├── ServerRefused  69   a configured Postgres or Redis is unfit or may not be used
     │   ├── AddressRefused 71   the HTTP address cannot be bound
     │   ├── ServerMissing  72   an embedded server's program is missing or cannot run
+    │   ├── InstallationRefused 72 the package jobd-server is missing, or another jobd is in its place
     │   ├── DataDirRefused 73   the data directory cannot be used
     │   ├── DiskFull       74   too little space to start
     │   ├── HypercornChanged 70 the installed Hypercorn or h11 lacks a private name that jobd relies on
@@ -62,6 +63,11 @@ class AddressRefused(StartRefused):
 
 class ServerMissing(StartRefused):
     code = "server_missing"
+    exit_code = 72
+
+
+class InstallationRefused(StartRefused):
+    code = "installation_refused"
     exit_code = 72
 
 

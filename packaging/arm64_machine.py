@@ -3,7 +3,7 @@
 
 Outside, `run` boots Debian's kernel with the files of arm64_rootfs.py as its first and only root, all in memory, and
 without any network device. Inside, this very file is the first process: it mounts what programs expect, runs
-check_arm64.py with the arguments of the kernel's command line, tells how that ended, and switches the machine off.
+check_arm64.py with the arguments of the kernel's command line, prints its exit code, and powers the machine off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arm64_rootfs import CACHE, SUITE, bring_up_loopback, extract, need
 
 HERE = Path(__file__).resolve().parent
 TOOLS = {"qemu-system-aarch64": "qemu-system-arm", "cpio": "cpio"}
-#: Made for machines without hardware: everything that is needed here is in the kernel itself, so no module is loaded.
+#: Debian's kernel for cloud machines: all drivers that are needed here are built in, so no module is loaded.
 KERNEL_PACKAGE = "linux-image-cloud-arm64"
 MACHINE = ("-machine", "virt", "-cpu", "cortex-a72", "-smp", "2", "-m", "3072", "-accel", "tcg,thread=multi")
 ALONE = ("-nic", "none", "-nographic", "-no-reboot")
@@ -84,7 +84,7 @@ def pack(folder: Path, to: int) -> None:
 
 
 def watch(command: list[str]) -> int:
-    """Show what the machine says; its last word is the exit code, and without one, it did not get to the end."""
+    """Print the output of the machine; its last line has the exit code. Without one, the check did not end."""
     command = ["timeout", "--kill-after=5", str(LONGEST_S), *command]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
@@ -123,7 +123,7 @@ def boot() -> None:
 
 
 def run_check(arguments: list[str]) -> int:
-    """The first process inherits every orphan, and buries it."""
+    """Run the check; as the first process (init), reap every orphan that ends meanwhile."""
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
     check = subprocess.Popen([sys.executable, f"{CHECK}/check_arm64.py", *arguments], env=environment)
     ended = 0

@@ -21,7 +21,7 @@ WHEELS = {
     10: ("8.2.0", "68fb685bec66744f883c83e7bbd47f3cf38752781b79497ba6c749892ab1adb5"),
     12: ("8.4.1", "c9533d4d5362bf2d9705bed990e9b4bafcff3709373bce480ab974a7ea537832"),
 }
-#: Below the folder, so deep that the wheel's own $ORIGIN paths hold.
+#: Path below the folder at the depth at which the wheel's own $ORIGIN paths are right.
 PROGRAM = "python/bin/python3"
 STARTUP = """
 import ctypes, os, runpy, signal, sys

@@ -41,13 +41,14 @@ PACKAGES = (
     ),
     *("systemd-standalone-sysusers", "systemd-standalone-tmpfiles"),
 )
-#: By program, its package.
+#: The Debian package of each program.
 MAKING = {"mmdebstrap": "mmdebstrap"}
 RUNNING = {"qemu-aarch64-static": "qemu-user-static"}
 CACHE = Path.home() / ".cache" / "jobd-check"
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 HANDLER = "jobd-aarch64"
-#: An ELF header of a program (or a library that is one) for machine 183; see binfmt_misc in the kernel's documents.
+#: Magic and mask by which binfmt_misc knows the ELF header of an arm64 program or of a library that is one: machine 183
+#: (0xb7). See binfmt_misc in the kernel's documentation.
 MAGIC = r"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
 MASK = r"\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
 #: Without it, newer Pythons take an emulated path that is several times slower.

@@ -26,7 +26,7 @@ import contents
 
 HERE = Path(__file__).resolve().parent
 ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
-#: 1980, as in a zip file: dpkg finds 1970 implausible.
+#: Time of every file in seconds since 1970: the start of 1980, as in a zip file; dpkg warns of 1970.
 EPOCH = 315532800
 CONTROL = """\
 Package: jobd

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Check everything: format, lint, types and all tests on Python 3.10, then on the newest Python that is there the tests
-that depend on the version of Python (marked `every_python`, see tests/conftest.py).
+that depend on the version of Python (marked `every_python`, see tests/conftest.py). Ends with a list of outdated
+dependencies, for information.
 
 Needs only Python with its venv module. Each interpreter gets a virtual environment, .venv-3.X, made from the
-hash-pinned lock and made again when the lock changes.
+hash-pinned lock and made again when the lock changes. The web page is tested in Debian's chromium, which is installed
+if it is missing and root runs this; without it those tests are skipped, and say so.
 
     python3 packaging/check.py                     all of it
     python3 packaging/check.py --slow              the minutes-long suites too, and all tests on both
@@ -25,10 +27,10 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 LOCK = TOP / "requirements-dev.lock"
 FLOOR = (3, 10)
-#: In an environment: the hash of the lock that it was made from.
+#: File in a virtual environment with the hash of the lock file that it was made from.
 STAMP = "lock.sha256"
-#: Tests mostly wait for other processes, so more of them at a time than there are cores. conftest.py orders them.
-PARALLEL = ["-n", "3", "--dist", "worksteal", "--durations", "12"]
+#: Test processes at once: more than there are cores, since tests mostly wait for other processes.
+PARALLEL = ["-n", "4", "--dist", "worksteal", "--durations", "12"]
 #: Tests start jobd some hundred times; compiled once, each start takes a third less.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 PROBE = "import sys, venv, ensurepip; print(*sys.version_info[:2])"
@@ -51,17 +53,29 @@ def main() -> int:
     tests(python, [] if options.slow else ["not slow"], PARALLEL)
     for other in others:
         tests(environment(*other), [] if options.slow else ["not slow", "every_python"], PARALLEL)
+    run("dependencies, outdated or with known holes", [python, "packaging/outdated.py"])  # lists, and never fails
     print(f"all checks passed on Python {', '.join(name(version) for version, _ in (oldest, *others))}")
     return 0
 
 
 def tests(python: str, only: list[str], arguments: list[str]) -> None:
+    provide_chromium()
     chosen_by = ["-m", " and ".join(only)] if only else []
     run(f"tests ({Path(python).parts[-3].removeprefix('.venv-')})", [python, "-m", "pytest", *arguments, *chosen_by])
 
 
+def provide_chromium() -> None:
+    """Install Debian's chromium for tests/page if that can be done; a failure only means that those are skipped."""
+    if shutil.which("chromium") or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    install = ["apt-get", "install", "--yes", "--quiet=2", "--no-install-recommends", "chromium"]
+    quiet = {**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"}
+    code = subprocess.run(install, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    print(f"== chromium: {'installed' if code == 0 else 'not here, and apt-get cannot install it'}", flush=True)
+
+
 def python_for(wanted: str | None) -> str:
-    """Of one version, 3.10 unless told; looks for interpreters only if its environment has to be made."""
+    """The Python of one version, 3.10 by default; searches for interpreters only if its environment is missing."""
     ready = environment_of(wanted or name(FLOOR))
     if is_current(ready):
         return str(ready / "bin" / "python")

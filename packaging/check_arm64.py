@@ -158,8 +158,8 @@ def check_pyz(view: Path, pyz: Path, python: str) -> None:
     """As root on a bare system: unpack, start, run a job with both servers as another user, stop."""
     shutil.copy(pyz, view / "root" / "jobd.pyz")
     start = [python, "/root/jobd.pyz"]
-    told = step(f"first start ({python})", lambda: chroot(view, *start, "version"))
-    expect("aarch64" in told and "Postgres 18" in told, f"`version` said {told!r}")
+    output = step(f"first start ({python})", lambda: chroot(view, *start, "version"))
+    expect("aarch64" in output and "Postgres 18" in output, f"`version` said {output!r}")
     step("serve, a job, stop", lambda: serve_one_job(view, [*start, "serve"]))
     trees = os.listdir(view / "var/cache/jobd")
     expect(len(trees) == 1, f"one tree in /var/cache/jobd, not {trees}")
@@ -251,7 +251,14 @@ def chroot(view: Path, *command: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    return {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **CPU}
+    return {
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/root",
+        "DEBIAN_FRONTEND": "noninteractive",
+        # Else zoneinfo asks sysconfig, whose data the assembled Python lacks; the Pythons of a board have them.
+        "PYTHONTZPATH": "/usr/share/zoneinfo",
+        **CPU,
+    }
 
 
 def step(name: str, do: Any) -> Any:

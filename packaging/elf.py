@@ -29,7 +29,7 @@ class Segment(NamedTuple):
 
 class Elf(NamedTuple):
     machine: str
-    #: The libraries it names, and where it looks for them besides the system's folders.
+    #: The libraries it needs (DT_NEEDED), and where the loader searches for them besides the system's folders.
     needed: tuple[str, ...]
     runpath: tuple[str, ...]
     #: Versions of symbols it asks for, such as GLIBC_2.34.
@@ -113,7 +113,7 @@ def _versions(content: bytes, segments: list[Segment], values: dict[int, int], s
 
 
 def _at(segments: list[Segment], address: int) -> int:
-    """Where in the file it is that is loaded at `address`."""
+    """The offset in the file of what is loaded at `address`."""
     for segment in segments:
         if segment.kind == _LOAD and segment.address <= address < segment.address + segment.size:
             return segment.offset + address - segment.address

@@ -5,7 +5,7 @@
     python3 packaging/measure.py --pyz dist/jobd-x86_64.pyz --installed .venv-3.10/bin/python [--pex jobd.pex]
 
 Times `jobd version`, the shortest command, so that what is left is the start itself. First start: with an empty cache.
-Run it on a quiet machine; it prints medians in a table for the README. On a busy one only the CPU's share tells.
+Run it on a quiet machine; it prints medians in a table for the README. On a busy one only the CPU times mean anything.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def fetch(pins: list[Pin], minor: int, machine: str, cache: Path) -> list[Path]:
 
 
 def folder_of(pins: list[Pin], minor: int, machine: str, cache: Path) -> Path:
-    """Another lock, another folder."""
+    """The cache folder of this lock; another lock has another."""
     return cache / f"{machine}-cp3{minor}-{hashlib.sha256(_requirements(pins).encode()).hexdigest()[:16]}"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -53,11 +54,14 @@ slots = 0
 slots = 0
 [tickets]
 enabled = false
+[models.talker]
+task = "chat"
 """
 
 
 #: What depends on the version of Python: the event loop, signals, threads, child processes, imports, run-time typing.
-#: All else shows SQL, Redis, the wire or other programs at work and runs on the oldest Python only.
+#: All else shows SQL, Redis, the wire or other programs at work and runs on the oldest Python only. Single tests say so
+#: by the marker.
 EVERY_PYTHON = (
     "unit/",
     "client/test_async_client.py",
@@ -65,14 +69,14 @@ EVERY_PYTHON = (
     "client/test_client_events.py",
     "client/test_completion.py",
     "daemon/test_first_job.py",
-    "daemon/test_serve.py",
+    "dev/test_modules.py",
     "daemon/test_signals.py",
     "services/test_gateway.py",
-    "services/test_lease_guard.py",
     "services/test_listen.py",
     "tasks/test_command.py",
     "tasks/test_isolated.py",
     "tasks/test_python.py",
+    "testing/test_inline.py",
 )
 
 
@@ -92,6 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if limit and limit.args[0] < HANGS_S:
             item.add_marker(pytest.mark.timeout(HANGS_S), append=False)
     items.sort(key=lambda item: [not _place(item).startswith(folder) for folder in LONG])
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay until the end: without this every collection of garbage walks through them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(item: pytest.Item) -> str:

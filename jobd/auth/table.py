@@ -18,6 +18,7 @@ READ_TOKENS = statement("read_tokens", "jobd.auth")
 CREATE_TOKEN = statement("create_token", "jobd.auth")
 REVOKE_TOKENS = statement("revoke_tokens", "jobd.auth")
 APPEND_AUDIT = statement("append_audit", "jobd.auth")
+READ_AUDIT = statement("read_audit", "jobd.auth")
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,11 +29,25 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     scopes: list[str]
     #: Queues that a worker with this token may serve; None: all.
     queues: list[str] | None
+    #: Whether it sees and touches only jobs that a token of its name has sent.
+    own_jobs: bool
     created_at: datetime
     expires_at: datetime | None
     #: Seconds from the read to its expiry, by the clock of the database; None: never.
     expires_in_s: float | None
     revoked_at: datetime | None
+
+
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+    #: Grows with every row.
+    id: int
+    at: datetime
+    #: Name of a token, or the user of a command line.
+    actor: str
+    #: `token.create`, `backup.restore`, ...
+    action: str
+    #: What it was done to.
+    subject: str
 
 
 async def read_tokens(session: Session) -> list[TokenRow]:
@@ -49,10 +64,12 @@ async def create_token(
     scopes: Sequence[str],
     queues: Sequence[str] = (),
     expires_days: float | None = None,
+    own_jobs: bool = False,
 ) -> None:
     async with connection.transaction():
-        await connection.fetch(CREATE_TOKEN, id, name, sha256, scopes, queues or None, expires_days)
-        await audit(connection, actor, "token.create", f"{name} {id} {','.join(scopes)}")
+        await connection.fetch(CREATE_TOKEN, id, name, sha256, scopes, queues or None, expires_days, own_jobs)
+        what = f"{','.join(scopes)}{' own_jobs' if own_jobs else ''}"
+        await audit(connection, actor, "token.create", f"{name} {id} {what}")
 
 
 async def revoke_tokens(connection: Connection, actor: str, name_or_id: str) -> list[tuple[str, str]]:
@@ -67,3 +84,8 @@ async def revoke_tokens(connection: Connection, actor: str, name_or_id: str) -> 
 async def audit(session: Session, actor: str, action: str, subject: str) -> None:
     """Add a row to the audit table, in the transaction of the change that it records."""
     await session.fetch(APPEND_AUDIT, actor, action, subject)
+
+
+async def read_audit(session: Session, *, before: int | None, most: int) -> list[AuditRow]:
+    """What was recorded, newest first; `before`: only rows older than the one with this id."""
+    return [AuditRow(**row) for row in await session.fetch(READ_AUDIT, before, most)]

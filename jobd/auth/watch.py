@@ -1,4 +1,5 @@
-"""Polls the token table, so that a token that was revoked on any node is refused by all nodes within 5 s.
+"""Polls the tables of tokens and sessions: a token that was revoked or a session that was closed on any node is refused
+by all nodes within 5 s.
 
 The first time, it refuses to let jobd listen where others can reach it while nobody needs a token; before that the
 gateway answers /livez and /readyz only.
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two polls; with `ANSWER_S` it stays below the 5 s that are promised.
+#: Seconds between two polls of the token table: with `ANSWER_S`, a revoked token is refused within the promised 5 s.
 RELOAD_S = 1.5
-#: Seconds that Postgres has to answer.
+#: Seconds that Postgres has to answer such a poll.
 ANSWER_S = 3.0
 
 
@@ -55,6 +56,7 @@ class TokenWatch:
     async def run_once(self) -> None:
         with anyio.move_on_after(ANSWER_S) as asking:
             self._doorkeeper.learn(await read_tokens(self._database))
+            await self._doorkeeper.sessions.refresh()
         if asking.cancelled_caught:
             raise ServerDown(f"Postgres gave no answer within {ANSWER_S:g} s")
 

@@ -3,6 +3,7 @@
     jobd-backup.json     what it is: format, versions, time
     database/000000 …    pg_dump's custom format, cut into pieces so that it can be written to a pipe
     results/ab/….json    result files, under the names that the rows have for them
+    files/ab/….data      files of clients and batches, likewise
     manifest.json        counts, and size and SHA-256 of every member before it
     manifest.sha256      of the manifest
 
@@ -36,11 +37,14 @@ FORMAT = 1
 HEAD = "jobd-backup.json"
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
+#: Bytes that are copied and hashed at a time.
 BLOCK = 1 << 20
 _DATABASE = re.compile(r"database/\d{6,}")
 _RESULT = re.compile(
     r"results/[0-9a-f]{2}/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{32}(@[a-z0-9-]{1,64})?\.json"
 )
+
+_FILE = re.compile(r"files/[0-9a-f]{2}/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}@[a-z0-9-]{1,64}\.data")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +72,7 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, int]
     #: Size of the database on disk, indexes included.
     database_bytes: int
+    #: Files beside the database: of results, of clients and of batches.
     result_files: int
     result_bytes: int
     #: Files that rows name and that were not there any more.
@@ -124,7 +129,7 @@ class _Hashed:
 
 
 class Archive:
-    """A backup that was found whole."""
+    """A backup whose manifest and sums were checked."""
 
     def __init__(self, path: Path, tar: tarfile.TarFile, head: Head, infos: dict[str, tarfile.TarInfo]) -> None:
         self._path = path
@@ -140,15 +145,16 @@ class Archive:
                 yield from self.read(member)
 
     def results(self) -> list[Member]:
-        return [member for member in self.manifest.members if is_result(member.name)]
+        """Everything beside the database."""
+        return [member for member in self.manifest.members if is_kept_file(member.name)]
 
     def read(self, member: Member) -> Iterator[bytes]:
-        """Its content once more; refuses at its end if it has changed since it was checked."""
-        found = hashlib.sha256()
+        """Read a member again; refuses at its end if it has changed since it was checked."""
+        digest = hashlib.sha256()
         for block in self._blocks(member.name):
-            found.update(block)
+            digest.update(block)
             yield block
-        if found.hexdigest() != member.sha256:
+        if digest.hexdigest() != member.sha256:
             raise damaged(self._path, f"{member.name} does not have its SHA-256")
 
     def _blocks(self, name: str) -> Iterator[bytes]:
@@ -190,9 +196,9 @@ def _checked(path: Path, tar: tarfile.TarFile) -> Archive:
         raise damaged(path, str(error)) from error
     except ValueError:  # of JSON, of text, of a number in a header
         raise damaged(path, "what it says of itself cannot be understood") from None
-    for found, listed in zip(members, archive.manifest.members, strict=False):
-        if found != listed:
-            raise damaged(path, f"{found.name} is not what its manifest says")
+    for member, listed in zip(members, archive.manifest.members, strict=False):
+        if member != listed:
+            raise damaged(path, f"{member.name} is not what its manifest says")
     if len(members) != len(archive.manifest.members):
         raise damaged(path, "it has more or fewer members than its manifest says")
     return archive
@@ -235,16 +241,21 @@ def is_result(name: str) -> bool:
     return _RESULT.fullmatch(name) is not None
 
 
+def is_kept_file(name: str) -> bool:
+    """Of a result, a client or a batch."""
+    return is_result(name) or _FILE.fullmatch(name) is not None
+
+
 def _is_known(name: str) -> bool:
-    return name in (HEAD, MANIFEST, SEAL) or is_result(name) or _DATABASE.fullmatch(name) is not None
+    return name in (HEAD, MANIFEST, SEAL) or is_kept_file(name) or _DATABASE.fullmatch(name) is not None
 
 
 def _sum_of(tar: tarfile.TarFile, info: tarfile.TarInfo) -> str:
-    file, found = tar.extractfile(info), hashlib.sha256()
+    file, digest = tar.extractfile(info), hashlib.sha256()
     assert file is not None  # it is a regular one
     while block := file.read(BLOCK):
-        found.update(block)
-    return found.hexdigest()
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _whole_size(last: tarfile.TarInfo) -> int:

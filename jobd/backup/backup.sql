@@ -36,6 +36,14 @@ SELECT status, count(*) AS jobs FROM jobd.jobs GROUP BY status ORDER BY status;
 -- The result files that rows name.
 SELECT result_ref FROM jobd.jobs WHERE result_ref IS NOT NULL ORDER BY id;
 
+-- name: files_table
+-- Whether there are files of clients and batches: a database of an older jobd has no table for them.
+SELECT to_regclass('jobd.files') IS NOT NULL;
+
+-- name: client_files
+-- The files of clients and batches.
+SELECT ref FROM jobd.files ORDER BY id;
+
 -- name: other_tables
 -- Tables that someone put beside jobd's own; they are not part of a backup.
 SELECT format('%I.%I', nspname, relname) AS name

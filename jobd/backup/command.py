@@ -31,5 +31,5 @@ async def back_up(config: Config, file: Path | None, force: bool, progress: Call
         check_target(file, force=force)
     async with connected(config):
         with standard_output() if file is None else new_file(file, force=force) as sink:
-            made = await Backup(data_dir, config, progress).write(sink, with_results=True)
-    return made if file is None else msgspec.structs.replace(made, file=str(file))
+            summary = await Backup(data_dir, config, progress).write(sink, with_results=True)
+    return summary if file is None else msgspec.structs.replace(summary, file=str(file))

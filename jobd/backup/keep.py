@@ -43,7 +43,7 @@ _TEMPORARY = re.compile(rf"\.{_NAME.pattern}\.\w+")
 
 
 class Keeper:
-    """To be asked before a migration; one for each run of jobd."""
+    """Makes the backup before a migration; one instance for each run of jobd."""
 
     def __init__(self, data_dir: DataDir, config: Config, progress: Callable[[str], None] = lambda text: None) -> None:
         self._data_dir = data_dir
@@ -86,7 +86,7 @@ class Keeper:
 
 
 async def bytes_needed(connection: Connection) -> int:
-    """For a backup of the database, with room left for the server to go on."""
+    """Free bytes that a backup of the database needs, with room left for the server to go on."""
     dump = await connection.fetchval(DUMP_BYTES_AT_MOST)
     assert isinstance(dump, int)
     return dump + WARM_START_BYTES

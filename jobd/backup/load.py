@@ -25,6 +25,8 @@ from jobd.store.migrate import migrate
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jobd.backup.archive import Archive
     from jobd.store.session import Connection
 
@@ -47,9 +49,9 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
     migrated: list[str]
 
 
-async def fill(connection: Connection, url: str, archive: Archive, actor: str) -> Filled:
+async def fill(connection: Connection, url: str, pg_restore: Path, archive: Archive, actor: str) -> Filled:
     await connection.execute(PREPARE_BACKUP)
-    await write_to("pg_restore", [*PG_RESTORE, f"--dbname={url}"], archive.database())
+    await write_to(pg_restore, [*PG_RESTORE, f"--dbname={url}"], archive.database())
     await _check_counts(connection, archive)
     applied = await migrate(connection)
     handed_back = await _hand_back(connection)
@@ -66,11 +68,11 @@ async def fill(connection: Connection, url: str, archive: Archive, actor: str) -
 
 
 async def _check_counts(connection: Connection, archive: Archive) -> None:
-    found = await count_rows(connection)
+    restored = await count_rows(connection)
     for name, rows in archive.contents.tables.items():
-        if found.get(name) != rows:
+        if restored.get(name) != rows:
             raise BackupRefused(
-                f"table {name} has {found.get(name)} rows after the restore and had {rows} in the backup; "
+                f"table {name} has {restored.get(name)} rows after the restore and had {rows} in the backup; "
                 "use another backup"
             )
 

@@ -15,10 +15,11 @@ from anyio import to_thread
 
 import jobd
 from jobd.backup.archive import Contents, Head, Writer
-from jobd.backup.tools import read_from
+from jobd.backup.tools import read_from, tool_of
 from jobd.engine.results import ResultLost, Results
 from jobd.errors import BackupRefused
-from jobd.maintenance.janitor import LEADER_KEY
+from jobd.files.storage import FileLost, FileStorage
+from jobd.lifecycle.prune import LEADER_KEY
 from jobd.servers import postgres as embedded_postgres
 from jobd.store.faults import translated
 from jobd.store.postgres import connect
@@ -40,13 +41,16 @@ EXPORT_SNAPSHOT = statement("export_snapshot", __package__)
 COUNT_STATEMENT = statement("count_statement", __package__)
 COUNT_JOBS = statement("count_jobs", __package__)
 RESULT_FILES = statement("result_files", __package__)
+FILES_TABLE = statement("files_table", __package__)
+CLIENT_FILES = statement("client_files", __package__)
 OTHER_TABLES = statement("other_tables", __package__)
 
 #: The dump is cut into pieces of this size, each a member of the archive.
 PIECE_BYTES = 8 << 20
-#: Little compression costs little of a small board's time.
+#: Arguments of pg_dump: gzip at its lowest level, because the CPU of a small board is slow. A plain number: Postgres
+#: before 16 does not know `gzip:1`.
 PG_DUMP = (
-    *("--format=custom", "--compress=gzip:1", "--schema=jobd", "--no-owner", "--no-privileges"),
+    *("--format=custom", "--compress=1", "--schema=jobd", "--no-owner", "--no-privileges"),
     "--lock-wait-timeout=60s",
 )
 
@@ -68,7 +72,9 @@ class Backup:
 
     def __init__(self, data_dir: DataDir, config: Config, progress: Callable[[str], None] = lambda text: None) -> None:
         self._url = embedded_postgres.url(data_dir)
+        self._config = config
         self._results = Results(data_dir.path, lambda: config)
+        self._client_files = FileStorage(data_dir.path)
         self._progress = progress
         self._result_bytes = 0
         self._files = 0
@@ -101,7 +107,9 @@ class Backup:
         writer = Writer(sink, head)
         await self._write_database(writer, seen["snapshot"])
         if with_results:
-            await self._write_results(writer, session)
+            await self._write_files(writer, session, RESULT_FILES, self._results)
+            if await session.fetchval(FILES_TABLE):
+                await self._write_files(writer, session, CLIENT_FILES, self._client_files)
         contents = Contents(
             tables=await count_rows(session),
             jobs={row["status"]: row["jobs"] for row in await session.fetch(COUNT_JOBS)},
@@ -130,25 +138,33 @@ class Backup:
             gathered.extend(data)
             await put(PIECE_BYTES)
 
-        await read_from("pg_dump", [*PG_DUMP, f"--snapshot={snapshot}", f"--dbname={self._url}"], take)
+        await read_from(
+            tool_of(self._config, "pg_dump"), [*PG_DUMP, f"--snapshot={snapshot}", f"--dbname={self._url}"], take
+        )
         await put(0)
 
-    async def _write_results(self, writer: Writer, session: asyncpg.Connection[asyncpg.Record]) -> None:
-        async for row in session.cursor(RESULT_FILES, prefetch=500):
-            ref = row["result_ref"]
+    async def _write_files(
+        self,
+        writer: Writer,
+        session: asyncpg.Connection[asyncpg.Record],
+        named: str,
+        folder: Results | FileStorage,
+    ) -> None:
+        """Those that the rows of statement `named` name."""
+        async for (ref,) in session.cursor(named, prefetch=500):
             try:
-                found = await self._results.open(ref)
-            except ResultLost:
+                opened = await folder.open(ref)
+            except (ResultLost, FileLost):
                 self._missing.append(ref)
                 continue
-            with found.file:
-                await to_thread.run_sync(writer.add_file, ref, found.file, found.size)
+            with opened.file:
+                await to_thread.run_sync(writer.add_file, ref, opened.file, opened.size)
             self._files += 1
-            self._result_bytes += found.size
+            self._result_bytes += opened.size
             if self._files % 100 == 0:
-                self._progress(f"result files: {self._files}, {self._result_bytes >> 20} MiB")
+                self._progress(f"files: {self._files}, {self._result_bytes >> 20} MiB")
 
 
 async def count_rows(session: Session) -> dict[str, int]:
-    """Of every table of the schema, whichever there are."""
+    """The number of rows of every table in the schema."""
     return {row["name"]: row["rows"] for row in await session.fetch(str(await session.fetchval(COUNT_STATEMENT)))}

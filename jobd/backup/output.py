@@ -39,7 +39,7 @@ def check_target(path: Path, *, force: bool) -> None:
 
 
 class Sink:
-    """As much of a file as a tar needs to be written to. Says what it is when it cannot be."""
+    """The part of a file object that tarfile needs for writing; its errors name the file."""
 
     def __init__(self, file: BinaryIO, name: Path | str) -> None:
         self._file = file

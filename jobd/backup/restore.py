@@ -12,14 +12,16 @@ import msgspec
 from anyio import to_thread
 
 from jobd.backup import keep
-from jobd.backup.archive import Contents, Head, is_result, opened
+from jobd.backup.archive import Contents, Head, is_kept_file, is_result, opened
 from jobd.backup.load import fill
-from jobd.backup.make import RESULT_FILES
+from jobd.backup.make import CLIENT_FILES, RESULT_FILES
 from jobd.backup.offline import connected
 from jobd.backup.output import explained
 from jobd.backup.staging import check_empty, staged
+from jobd.backup.tools import tool_of
 from jobd.engine.results import FOLDER as RESULTS
 from jobd.errors import ConfigError, DiskFull, WrongVersion
+from jobd.files.storage import FOLDER as FILES
 from jobd.host.account import user_name
 from jobd.host.data_dir import FIRST_START_BYTES, DataDir
 from jobd.host.files import open_beneath
@@ -67,14 +69,14 @@ async def restore(config: Config, file: Path, results: Path | None, progress: Ca
     progress("checking the backup")
     with contextlib.ExitStack() as stack:
         archive = await to_thread.run_sync(stack.enter_context, opened(file))
-        check_versions(file, archive.head)
+        check_versions(file, archive.head, embedded_postgres.major_of(config))
         check_space(data_dir, archive.contents)
         async with staged(data_dir) as inner:
             progress("restoring the database")
             inside = msgspec.structs.replace(config, data_dir=str(inner.path))
             async with connected(inside) as connection:
                 url, actor = embedded_postgres.url(inner), f"cli:{user_name(os.geteuid())}"
-                filled = await fill(connection, url, archive, actor)
+                filled = await fill(connection, url, tool_of(config, "pg_restore"), archive, actor)
                 progress("restoring the result files")
                 await to_thread.run_sync(_write_results, archive, inner.path)
                 missing = await _fetch_missing(connection, inner.path, results or _beside(file))
@@ -93,20 +95,20 @@ def refuse_external(config: Config, what: str) -> None:
     if config.postgres.url:
         raise ConfigError(
             f"[postgres] url is set, and only the embedded Postgres can be {what} with this; use that server's own"
-            " tools (pg_dump --schema=jobd), then copy data_dir/results"
+            " tools (pg_dump --schema=jobd), then copy data_dir/results and data_dir/files"
         )
 
 
-def check_versions(file: Path, head: Head) -> None:
+def check_versions(file: Path, head: Head, postgres: int = embedded_postgres.MAJOR) -> None:
     known = len(known_migrations())
     if head.schema > known:
         raise WrongVersion(
             f"{file} has database schema {head.schema} and this jobd knows {known}; "
             f"restore it with jobd {head.jobd} or newer"
         )
-    if head.postgres > int(embedded_postgres.MAJOR):
+    if head.postgres > postgres:
         raise WrongVersion(
-            f"{file} is of Postgres {head.postgres} and this jobd carries {embedded_postgres.MAJOR}; "
+            f"{file} is of Postgres {head.postgres} and this jobd runs {postgres}; "
             f"restore it with jobd {head.jobd} or newer"
         )
 
@@ -133,7 +135,7 @@ def _write_results(archive: Archive, top: Path) -> None:
 
 async def _fetch_missing(connection: Connection, top: Path, results: Path | None) -> list[str]:
     """The files that rows name and the backup lacks, from the given folder; those that are not there either."""
-    refs = [row["result_ref"] for row in await connection.fetch(RESULT_FILES)]
+    refs = [row[0] for named in (RESULT_FILES, CLIENT_FILES) for row in await connection.fetch(named)]
     return await to_thread.run_sync(_fetched, refs, top, results)
 
 
@@ -141,10 +143,10 @@ def _fetched(refs: list[str], top: Path, results: Path | None) -> list[str]:
     missing = []
     for ref in refs:
         path = top / ref
-        if is_result(ref) and path.exists():
+        if is_kept_file(ref) and path.exists():
             continue
         try:
-            old = open_beneath(results, *Path(ref).relative_to(RESULTS).parts) if results and is_result(ref) else None
+            old = _old_file(ref, results) if results and is_kept_file(ref) else None
         except OSError:
             old = None
         if old is None:
@@ -156,6 +158,13 @@ def _fetched(refs: list[str], top: Path, results: Path | None) -> list[str]:
                 shutil.copyfileobj(old, new)
                 _sync(new)
     return missing
+
+
+def _old_file(ref: str, results: Path) -> BinaryIO:
+    """A file of a result lies in the folder of results, others in the folder beside it."""
+    if is_result(ref):
+        return open_beneath(results, *Path(ref).relative_to(RESULTS).parts)
+    return open_beneath(results.resolve().parent / FILES, *Path(ref).relative_to(FILES).parts)
 
 
 def _make_folders(folder: Path) -> None:
@@ -173,7 +182,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _beside(file: Path) -> Path | None:
-    """An automatic backup lies in the data directory that has its result files."""
+    """The results folder beside an automatic backup, which lies in the data directory that has its result files."""
     folder = Path(os.path.realpath(file)).parent
-    results = folder.parent / RESULTS
-    return results if folder.name == keep.FOLDER and results.is_dir() else None
+    is_there = any((folder.parent / name).is_dir() for name in (RESULTS, FILES))
+    return folder.parent / RESULTS if folder.name == keep.FOLDER and is_there else None

@@ -5,7 +5,7 @@ SELECT resource_id AS job_id, attempt_id, lease_token FROM leases WHERE resource
 ORDER BY resource_id LIMIT $1::integer;
 
 -- name: drop_leases
--- What is not a job has no attempt to close; whoever comes next takes it up.
+-- The leases that are left are of tickets, without attempts to close; the next poller takes that work up.
 DELETE FROM leases;
 
 -- name: drop_leaders
@@ -21,6 +21,6 @@ DELETE FROM nodes;
 UPDATE installation SET id = gen_random_uuid(), epoch = 0;
 
 -- name: analyze_statement
--- The statement that tells the planner what is in the tables of the schema, whichever there are.
+-- The ANALYZE statement for all tables of the schema, whichever there are: the planner needs their statistics.
 SELECT 'ANALYZE ' || string_agg(format('jobd.%I', relname), ', ')
 FROM pg_class WHERE relnamespace = 'jobd'::regnamespace AND relkind IN ('r', 'p');

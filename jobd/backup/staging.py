@@ -1,7 +1,7 @@
 """The two moves around a restore: a place to make everything ready, and the moment from which it counts.
 
     {data_dir}/restoring/     a data directory of its own, with a server of its own, where everything is made ready
-    {data_dir}/results        moved out of it first
+    {data_dir}/results        moved out of it first, and so is {data_dir}/files
     {data_dir}/postgres       moved out of it last: from that moment on the restore has happened
 
 While there is `restoring` and no `postgres`, a start is refused (see host/data_dir.py) and another restore starts from
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from jobd.backup.output import explained
 from jobd.engine.results import FOLDER as RESULTS
 from jobd.errors import AlreadyRunning, DataDirRefused
+from jobd.files.storage import FOLDER as FILES
 from jobd.host import locks
 from jobd.host.data_dir import RESTORING, DataDir
 from jobd.host.files import sync_folder
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Files that a failed start or restore may leave in an otherwise empty directory.
 TRACES = {"jobd.lock", "run"}
+#: Folders of files that rows name.
+FOLDERS = (RESULTS, FILES)
 
 
 @contextlib.asynccontextmanager
@@ -73,7 +76,7 @@ def check_contents(data_dir: DataDir) -> None:
     """Refuse a directory with anything in it but what a restore that was cut short has left."""
     there = {entry.name for entry in data_dir.path.iterdir()} - TRACES
     if is_unfinished(data_dir):
-        there -= {RESTORING, RESULTS}
+        there -= {RESTORING, *FOLDERS}
     if there:
         raise DataDirRefused(
             f"data directory {data_dir.path} is not empty ({', '.join(sorted(there)[:3])}); move it away, or name an"
@@ -101,11 +104,12 @@ async def _clear(data_dir: DataDir) -> None:
 
 
 def take_over(data_dir: DataDir, inner: DataDir) -> None:
-    """What is in the folders is on the disk already: Postgres has seen to its own, who wrote the files to theirs."""
-    if (inner.path / RESULTS).exists():
-        for folder in (*(inner.path / RESULTS).iterdir(), inner.path / RESULTS):
-            sync_folder(folder)
-        _move(RESULTS, inner, data_dir)
+    """Move the folders into place. The files in them were synced when they were written."""
+    for name in FOLDERS:
+        if (inner.path / name).exists():
+            for folder in (*(inner.path / name).iterdir(), inner.path / name):
+                sync_folder(folder)
+            _move(name, inner, data_dir)
     _move(data_dir.cluster.name, inner, data_dir)
 
 
@@ -115,8 +119,9 @@ def _move(name: str, source: DataDir, target: DataDir) -> None:
 
 
 def _remove(data_dir: DataDir, inner: DataDir) -> None:
-    """The marker goes last, so that a crash in here is known for what it is."""
+    """Remove the folder, the marker last, so that after a crash it is still known as the rest of a restore."""
     if not data_dir.cluster.exists():
-        shutil.rmtree(data_dir.path / RESULTS, ignore_errors=True)
+        for name in FOLDERS:
+            shutil.rmtree(data_dir.path / name, ignore_errors=True)
     inner.remove_run()
     shutil.rmtree(inner.path, ignore_errors=True)

@@ -74,5 +74,5 @@ def _is_first_start(config: Config) -> bool:
     data_dir = DataDir(Path(config.data_dir), server_account())
     data_dir.check()
     if data_dir.cluster.exists():
-        embedded_postgres.check_major(data_dir.cluster)
+        embedded_postgres.check_major(data_dir.cluster, embedded_postgres.major_of(config))
     return not data_dir.cluster.exists()

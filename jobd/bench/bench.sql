@@ -21,12 +21,13 @@ FROM unnest($1::uuid[], $2::text[]) AS a (id, payload) WHERE bench_floor.id = a.
 INSERT INTO bench_commits (n) VALUES ($1);
 
 -- name: delete_bench_jobs
--- Everything that the jobs of one queue have left behind. An outbox row speaks of jobs of one call, so the first tells.
+-- Everything that the jobs of one queue have left behind. An outbox row is of the jobs of one call, so its first job decides.
 -- $1 queue text
 WITH mine AS MATERIALIZED (DELETE FROM jobs WHERE queue = $1 RETURNING id),
 without_leases AS (DELETE FROM leases USING mine WHERE leases.resource_id = mine.id),
 without_attempts AS (DELETE FROM attempts USING mine WHERE attempts.job_id = mine.id),
 without_specs AS (DELETE FROM job_specs USING mine WHERE job_specs.job_id = mine.id),
+without_labels AS (DELETE FROM job_labels USING mine WHERE job_labels.job_id = mine.id),
 untold AS (DELETE FROM outbox USING mine WHERE outbox.job_ids[1] = mine.id),
 uncounted AS (DELETE FROM queue_counts WHERE queue = $1)
 SELECT count(*) FROM mine;

@@ -72,19 +72,19 @@ class E2eReport(Machine, frozen=True, kw_only=True):
     rounds: list[E2eRound]
 
 
-async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> E2eReport:
+async def measure(jobs: int, rounds: int, progress: Callable[[str], None]) -> E2eReport:
     load = load_average()
-    say("starting")
+    progress("starting")
     async with throw_away_node() as node:
         await node.database.pool.execute(MAKE_FLOOR_TABLES)
         await drain(node, BATCH)  # warm up
-        found = []
+        figures = []
         for number in range(1, rounds + 1):
-            say(f"round {number} of {rounds}")
-            found.append(await one_round(node, jobs))
-        say("cleaning up")
-    say("")
-    return E2eReport(**machine(load), jobs=jobs, median=medians(found), rounds=found)
+            progress(f"round {number} of {rounds}")
+            figures.append(await one_round(node, jobs))
+        progress("cleaning up")
+    progress("")
+    return E2eReport(**machine(load), jobs=jobs, median=medians(figures), rounds=figures)
 
 
 async def one_round(node: Node, jobs: int) -> E2eRound:
@@ -238,7 +238,7 @@ def table(report: E2eReport) -> list[str]:
     both = 1 / (1 / figures.postgres + 1 / figures.redis)
 
     def spread(name: str) -> str:
-        values: Sequence[float] = sorted(getattr(found, name) for found in report.rounds)
+        values: Sequence[float] = sorted(getattr(figures, name) for figures in report.rounds)
         return f"{number(values[0])} to {number(values[-1])}"
 
     return [

@@ -46,6 +46,7 @@ INSERT_FLOOR = statement("insert_floor", "jobd.bench")
 UPDATE_FLOOR = statement("update_floor", "jobd.bench")
 COMMIT_ONE_ROW = statement("commit_one_row", "jobd.bench")
 
+#: Numbers of jobs in one statement that are measured, one line each.
 BATCHES = (1, 10, 100, 500, 1000)
 #: The size of `--profile` and of the line with two connections: what a busy daemon's calls are like.
 TYPICAL = 500
@@ -75,10 +76,10 @@ class Spent:
         return answer
 
 
-async def measure(url: str | None, seconds: float, rounds: int, say: Callable[[str], None]) -> EngineReport:
+async def measure(url: str | None, seconds: float, rounds: int, progress: Callable[[str], None]) -> EngineReport:
     """All figures; each of them is measured for about `seconds` in every round."""
     load = load_average()
-    say("starting")
+    progress("starting")
     async with server(url) as where:
         await warm_up(where.databases)
         rates: dict[int, list[BatchRates]] = {batch: [] for batch in BATCHES}
@@ -86,18 +87,18 @@ async def measure(url: str | None, seconds: float, rounds: int, say: Callable[[s
         together: list[float] = []
         for number in range(1, rounds + 1):
             for batch in BATCHES:
-                say(f"round {number} of {rounds}: batches of {batch}")
+                progress(f"round {number} of {rounds}: batches of {batch}")
                 rates[batch].append(await compare(where.databases[0], batch, seconds))
-            say(f"round {number} of {rounds}: two connections")
+            progress(f"round {number} of {rounds}: two connections")
             together.append(await rate_together(where.databases, seconds))
             commits.append(await rate_of_commits(where.databases[0], seconds))
-        say("cleaning up")
-    say("")
+        progress("cleaning up")
+    progress("")
     return EngineReport(
         **machine(load),
         server=where.name,
         seconds=seconds,
-        batches=[row(batch, found) for batch, found in rates.items()],
+        batches=[row(batch, figures) for batch, figures in rates.items()],
         two_connections=side_figure(together),
         commits=side_figure(commits),
     )
@@ -199,10 +200,10 @@ async def profile(url: str | None, seconds: float) -> Profile:
         started, busy = perf_counter(), process_time()
         await rate_together([database], seconds)
         share = (process_time() - busy) / (perf_counter() - started)
-        with cProfile.Profile() as found:
+        with cProfile.Profile() as profiler:
             await rate_together([database], seconds)
     text = io.StringIO()
-    pstats.Stats(found, stream=text).strip_dirs().sort_stats("tottime").print_stats(PROFILE_LINES)
+    pstats.Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(PROFILE_LINES)
     return Profile(batch=TYPICAL, python=share, busiest=text.getvalue().strip().splitlines())
 
 
@@ -246,8 +247,8 @@ def completions_of(jobs: Sequence[ClaimedJob]) -> list[Completion]:
 
 def all_of(kind: type[T], answers: Sequence[object]) -> list[T]:
     """A refusal is fast and would flatter the figures."""
-    found = [answer for answer in answers if isinstance(answer, kind)]
-    if len(found) != len(answers):
+    expected = [answer for answer in answers if isinstance(answer, kind)]
+    if len(expected) != len(answers):
         refusal = next(answer for answer in answers if not isinstance(answer, kind))
         raise RuntimeError(f"the benchmark's own jobs were disturbed: {refusal!r} instead of {kind.__name__}")
-    return found
+    return expected

@@ -136,26 +136,26 @@ SINGLE = request_of("/v1/jobs", JOB)
 MANY = request_of("/v1/jobs/batch", f"[{','.join([JOB] * BATCH)}]")
 
 
-async def measure(seconds: float, rounds: int, say: Callable[[str], None]) -> HttpReport:
+async def measure(seconds: float, rounds: int, progress: Callable[[str], None]) -> HttpReport:
     load_before = load_average()
-    found = []
-    say("starting")
+    figures = []
+    progress("starting")
     with floor_server() as floor, jobd_server() as served:
         await load(floor, SINGLE, 0.2)  # warm up
         await load(served.address, SINGLE, 0.2)
         for number in range(1, rounds + 1):
-            say(f"round {number} of {rounds}")
+            progress(f"round {number} of {rounds}")
             at_floor, _ = await load(floor, SINGLE, seconds)
             single, times = await load(served.address, SINGLE, seconds)
             many, _ = await load(served.address, MANY, seconds)
-            found.append(_round(at_floor, single, many * BATCH, times))
-    say("")
+            figures.append(_round(at_floor, single, many * BATCH, times))
+    progress("")
     return HttpReport(
         **machine(load_before),
         connections=CONNECTIONS,
         seconds=seconds,
-        median=medians(found),
-        rounds=found,
+        median=medians(figures),
+        rounds=figures,
     )
 
 
@@ -212,8 +212,8 @@ def _address_in(process: subprocess.Popen[str]) -> tuple[str, int]:
     """It says where it serves when it is ready."""
     assert process.stdout is not None
     for line in process.stdout:
-        _, found, rest = line.partition("http://")
-        if found:
+        _, scheme, rest = line.partition("http://")
+        if scheme:
             host, _, port = rest.split(",")[0].strip().rpartition(":")
             return host, int(port)
     raise ServerFailed("the jobd to be measured did not start; try jobd serve by hand to see why")

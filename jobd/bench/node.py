@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
 import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobd.bench.server import temporary_data_dir
 from jobd.config.model import Config, Limits, Queue, RelayConfig
 from jobd.config.model import Redis as RedisConfig
-from jobd.host.data_dir import DataDir
 from jobd.serve.tree import Node, addresses, embedded_servers, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from jobd.host.data_dir import DataDir
 
 #: The services that carry a job of the benchmark. Without the others, which poll, figures stay comparable.
 MEASURED = {"store", "stream", "relay", "engine", "dispatcher"}
@@ -26,17 +24,13 @@ DRAIN_S = 30.0
 
 @contextlib.asynccontextmanager
 async def throw_away_node() -> AsyncIterator[Node]:
-    with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
-        os.chmod(folder, 0o755)  # the servers may run as another user
-        data_dir = DataDir.to_start(Path(folder, "data"))
-        data_dir.check()
+    with temporary_data_dir() as data_dir:
         data_dir.open()
         try:
             async with _running(data_dir) as node:
                 yield node
         finally:
             data_dir.close()
-            shutil.rmtree(data_dir.run, ignore_errors=True)  # it may be elsewhere, see DataDir
 
 
 @contextlib.asynccontextmanager

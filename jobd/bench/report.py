@@ -93,7 +93,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 def medians(rounds: Sequence[Figures]) -> Figures:
     """Each figure's own median over the rounds."""
     kind = type(rounds[0])
-    return kind(**{name: median(getattr(found, name) for found in rounds) for name in kind.__struct_fields__})
+    return kind(**{name: median(getattr(figures, name) for figures in rounds) for name in kind.__struct_fields__})
 
 
 def percentiles_ms(times: Sequence[float]) -> tuple[float, float]:

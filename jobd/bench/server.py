@@ -23,7 +23,7 @@ from jobd.store.postgres import Database
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from jobd.store.session import Connection
 
@@ -57,8 +57,8 @@ async def given(url: str) -> AsyncIterator[BenchServer]:
         await connection.execute(FOR_SWEEPING)
         await sweep(connection)  # after one that was killed
         try:
-            async with _opened(connection, url) as found:
-                yield found
+            async with _opened(connection, url) as server:
+                yield server
         finally:
             with anyio.CancelScope(shield=True):
                 await sweep(connection)
@@ -67,16 +67,22 @@ async def given(url: str) -> AsyncIterator[BenchServer]:
 @contextlib.asynccontextmanager
 async def throw_away() -> AsyncIterator[BenchServer]:
     """An embedded server as `jobd serve` would run it, in a temporary folder."""
+    with temporary_data_dir() as data_dir:
+        async with connected(Config(data_dir=str(data_dir.path))) as connection:
+            await migrate(connection)
+            async with _opened(connection, embedded_postgres.url(data_dir)) as server:
+                yield server
+
+
+@contextlib.contextmanager
+def temporary_data_dir() -> Iterator[DataDir]:
     with tempfile.TemporaryDirectory(prefix="jobd-bench-") as folder:
-        os.chmod(folder, 0o755)  # the server may run as another user
+        os.chmod(folder, 0o755)  # the servers may run as another user
         data_dir = DataDir.to_start(Path(folder, "data"))
         try:
-            async with connected(Config(data_dir=str(data_dir.path))) as connection:
-                await migrate(connection)
-                async with _opened(connection, embedded_postgres.url(data_dir)) as found:
-                    yield found
+            yield data_dir
         finally:
-            shutil.rmtree(data_dir.run, ignore_errors=True)  # it may be elsewhere, see DataDir
+            shutil.rmtree(data_dir.run, ignore_errors=True)  # it may be outside of the folder, see DataDir
 
 
 @contextlib.asynccontextmanager

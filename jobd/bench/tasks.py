@@ -114,11 +114,11 @@ class TasksReport(Machine, frozen=True, kw_only=True):
     ways: list[Way]
 
 
-async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> TasksReport:
+async def measure(jobs: int, rounds: int, progress: Callable[[str], None]) -> TasksReport:
     load = load_average()
     argv = (shutil.which("cat") or "/bin/cat",)
-    found: dict[str, list[WayRound]] = {way: [] for way in WAYS}
-    say("starting")
+    rounds_of: dict[str, list[WayRound]] = {way: [] for way in WAYS}
+    progress("starting")
     settings = CONFIG.format(slots=AT_ONCE, argv=msgspec.json.encode(argv).decode())
     with floor_server() as constant, jobd_server(settings) as served, _remote_worker(served):
         async with AsyncClient(_url(served)) as client, _database(served.data_dir) as database:
@@ -126,26 +126,26 @@ async def measure(jobs: int, rounds: int, say: Callable[[str], None]) -> TasksRe
                 await _drain(client, database, way, AT_ONCE)  # warm up
             for number in range(1, rounds + 1):
                 for way, part in WAYS.items():
-                    say(f"round {number} of {rounds}: {way}")
+                    progress(f"round {number} of {rounds}: {way}")
                     at_floor = await floor(way, 0.5, argv, constant)
                     rate = await _drain(client, database, way, max(AT_ONCE, round(jobs * part)))
                     p50_ms, p99_ms = percentiles_ms(await _latencies(client, way))
-                    found[way].append(WayRound(jobs=rate, floor=at_floor, p50_ms=p50_ms, p99_ms=p99_ms))
-        say("cleaning up")
-    say("")
+                    rounds_of[way].append(WayRound(jobs=rate, floor=at_floor, p50_ms=p50_ms, p99_ms=p99_ms))
+        progress("cleaning up")
+    progress("")
     return TasksReport(
         **machine(load),
         jobs=jobs,
         slots=AT_ONCE,
-        ways=[Way(way=way, median=medians(figures), rounds=figures) for way, figures in found.items()],
+        ways=[Way(way=way, median=medians(figures), rounds=figures) for way, figures in rounds_of.items()],
     )
 
 
 async def _drain(client: AsyncClient, database: asyncpg.Connection[asyncpg.Record], way: str, jobs: int) -> float:
     """Jobs per second of a queue that was filled before."""
     await client.pause(way)
-    made = await client.submit_batch([{"task": way, "payload": PAYLOAD}] * jobs)
-    job_ids = [entry.job_id for entry in made]
+    accepted = await client.submit_batch([{"task": way, "payload": PAYLOAD}] * jobs)
+    job_ids = [entry.job_id for entry in accepted]
     await client.resume(way)
     with anyio.fail_after(PATIENCE_S):
         while True:

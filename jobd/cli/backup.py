@@ -41,15 +41,20 @@ def backup(target: str, file: str | None, data_dir: str | None, as_json: bool, f
     from jobd.backup.command import back_up
 
     config = load_quietly(file, data_dir).config
-    made = _run_with_progress(back_up, config, None if target == "-" else Path(target), force)
+    summary = _run_with_progress(back_up, config, None if target == "-" else Path(target), force)
     if as_json:
-        click.echo(msgspec.json.encode(made), err=target == "-")
+        click.echo(msgspec.json.encode(summary), err=target == "-")
     else:
-        where = "" if made.file is None else f" in {made.file}"
-        click.echo(f"backed up{where}: {_said(made.head, made.contents)}, {made.bytes >> 10} KiB", err=target == "-")
-    _warn_of_missing(made.contents.results_missing)
-    if made.others:
-        print_note(f"tables that are not jobd's own are not in it: {', '.join(made.others[:5])}; pg_dump them yourself")
+        where = "" if summary.file is None else f" in {summary.file}"
+        click.echo(
+            f"backed up{where}: {_summary_text(summary.head, summary.contents)}, {summary.bytes >> 10} KiB",
+            err=target == "-",
+        )
+    _warn_of_missing(summary.contents.results_missing)
+    if summary.others:
+        print_note(
+            f"tables that are not jobd's own are not in it: {', '.join(summary.others[:5])}; pg_dump them yourself"
+        )
 
 
 @click.command()
@@ -79,19 +84,19 @@ def restore(
     from jobd.backup import restore as restoring
 
     if only_check:
-        found = run_async(restoring.check, Path(source))
+        restored = run_async(restoring.check, Path(source))
     else:
-        found = _run_with_progress(restoring.restore, load_quietly(file, data_dir).config, Path(source), results)
+        restored = _run_with_progress(restoring.restore, load_quietly(file, data_dir).config, Path(source), results)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(restored))
     elif only_check:
-        click.echo(f"{source} is whole: {_said(found.head, found.contents)}")
+        click.echo(f"{source} is whole: {_summary_text(restored.head, restored.contents)}")
     else:
-        click.echo(f"restored into {found.data_dir}: {_said(found.head, found.contents)}")
-        if found.handed_back:
-            click.echo(f"{found.handed_back} jobs that were running wait again")
-        click.echo(f"next: jobd serve --data-dir {found.data_dir}")
-    _warn_of_missing(found.results_missing)
+        click.echo(f"restored into {restored.data_dir}: {_summary_text(restored.head, restored.contents)}")
+        if restored.handed_back:
+            click.echo(f"{restored.handed_back} jobs that were running wait again")
+        click.echo(f"next: jobd serve --data-dir {restored.data_dir}")
+    _warn_of_missing(restored.results_missing)
 
 
 @click.command("upgrade-check")
@@ -108,18 +113,18 @@ def upgrade_check(file: str | None, data_dir: str | None, as_json: bool) -> None
     """
     from jobd.backup.upgrade import forecast
 
-    found = run_async(forecast, load_quietly(file, data_dir).config)
+    plan = run_async(forecast, load_quietly(file, data_dir).config)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(plan))
     else:
-        schema = "unknown" if found.schema is None else found.schema
-        click.echo(f"jobd {found.jobd} knows database schema {found.knows}; the data has {schema}")
-        for name in found.pending:
+        schema = "unknown" if plan.schema is None else plan.schema
+        click.echo(f"jobd {plan.jobd} knows database schema {plan.knows}; the data has {schema}")
+        for name in plan.pending:
             click.echo(f"pending: {name}")
-        if found.backup_bytes is not None:
-            click.echo(f"backup before it: up to {found.backup_bytes >> 20} MiB, {found.free_bytes >> 20} MiB are free")
-        click.echo(f"{found.verdict}: {found.why}" if found.why else found.verdict)
-    sys.exit(1 if found.verdict == "refused" else 0)
+        if plan.backup_bytes is not None:
+            click.echo(f"backup before it: up to {plan.backup_bytes >> 20} MiB, {plan.free_bytes >> 20} MiB are free")
+        click.echo(f"{plan.verdict}: {plan.why}" if plan.why else plan.verdict)
+    sys.exit(1 if plan.verdict == "refused" else 0)
 
 
 COMMANDS = (backup, restore, upgrade_check)
@@ -132,7 +137,7 @@ def _run_with_progress(function: Callable[..., Any], *args: object) -> Any:
         show_progress("")
 
 
-def _said(head: Head, contents: Contents) -> str:
+def _summary_text(head: Head, contents: Contents) -> str:
     files = f"{contents.result_files} result files" if head.holds == "everything" else "no result files"
     return f"{sum(contents.jobs.values())} jobs and {files} of {head.made_at:%F %T} UTC, schema {head.schema}"
 

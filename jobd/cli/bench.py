@@ -42,12 +42,12 @@ def bench_engine(url: str | None, seconds: float, rounds: int, only_profile: boo
     if url is not None:
         click.echo(f"jobd: note: queue {server.QUEUE} of {masked_url(url)} is used, and emptied again", err=True)
     if only_profile:
-        found = run_async(engine.profile, url, seconds)
-        lines = report.profile_text(found)
+        figures = run_async(engine.profile, url, seconds)
+        lines = report.profile_text(figures)
     else:
-        found = run_async(engine.measure, url, seconds, rounds, show_progress)
-        lines = report.table(found)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(lines))
+        figures = run_async(engine.measure, url, seconds, rounds, show_progress)
+        lines = report.table(figures)
+    click.echo(msgspec.json.encode(figures) if as_json else "\n".join(lines))
 
 
 @bench.command("e2e")
@@ -73,8 +73,8 @@ def bench_e2e(jobs: int, rounds: int, only_profile: bool, as_json: bool) -> None
     if only_profile:
         click.echo("\n".join(run_async(e2e.profile, jobs)))
         return
-    found = run_async(e2e.measure, jobs, rounds, show_progress)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(e2e.table(found)))
+    figures = run_async(e2e.measure, jobs, rounds, show_progress)
+    click.echo(msgspec.json.encode(figures) if as_json else "\n".join(e2e.table(figures)))
 
 
 @bench.command("http")
@@ -92,8 +92,8 @@ def bench_http(seconds: float, rounds: int, as_json: bool) -> None:
     from jobd.bench import http
 
     logs.set_up("warning", "auto", environ=os.environ)
-    found = run_async(http.measure, seconds, rounds, show_progress)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(http.table(found)))
+    figures = run_async(http.measure, seconds, rounds, show_progress)
+    click.echo(msgspec.json.encode(figures) if as_json else "\n".join(http.table(figures)))
 
 
 @bench.command("tasks")
@@ -114,5 +114,5 @@ def bench_tasks(jobs: int, rounds: int, as_json: bool) -> None:
     from jobd.bench import tasks
 
     logs.set_up("warning", "auto", environ=os.environ)
-    found = run_async(tasks.measure, jobs, rounds, show_progress)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(tasks.table(found)))
+    figures = run_async(tasks.measure, jobs, rounds, show_progress)
+    click.echo(msgspec.json.encode(figures) if as_json else "\n".join(tasks.table(figures)))

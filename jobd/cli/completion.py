@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Timeout of a request in seconds; a person waits at the prompt.
 TIMEOUT_S = 1.0
-#: How many of the newest jobs or tickets are offered: one page of the API.
+#: Newest jobs or tickets whose ids shell completion offers: one page of the API.
 PAGE = 100
 PROGRAM, VARIABLE = "jobd", "_JOBD_COMPLETE"
 
@@ -71,11 +71,15 @@ def _completer(words: Callable[[Client], Iterator[tuple[object, str]]]) -> Compl
 
 
 def _fitting(words: Iterator[tuple[object, str]], incomplete: str) -> list[CompletionItem]:
-    found = ((str(word), about) for word, about in words)
-    return [CompletionItem(word, help=about or None) for word, about in found if word.startswith(incomplete)]
+    items = ((str(word), about) for word, about in words)
+    return [CompletionItem(word, help=about or None) for word, about in items if word.startswith(incomplete)]
 
 
 complete_queues = _completer(lambda client: ((queue.name, "") for queue in client.queues()))
+complete_models = _completer(lambda client: ((model.id, "") for model in client.models()))
+complete_schedules = _completer(
+    lambda client: ((schedule.name, schedule.task) for schedule in client.schedules().schedules)
+)
 
 
 @contextmanager

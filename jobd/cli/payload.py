@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import click
 import msgspec
@@ -40,12 +41,12 @@ def read_values(ctx: click.Context, parameter: click.Parameter, texts: Sequence[
 
 
 def _value(text: str) -> tuple[str, Raw]:
-    found = _SET.fullmatch(text)
-    if found is None:
+    match = _SET.fullmatch(text)
+    if match is None:
         raise click.BadParameter(f"{text!a} must be like text=hello, text=@file or count:=5")
-    key, value = found["key"], found["value"]
+    key, value = match["key"], match["value"]
     try:
-        if found["sign"] == ":=":
+        if match["sign"] == ":=":
             raw = value.encode("utf-8", "surrogateescape")
             msgspec.json.decode(raw)
             return key, Raw(raw.strip())
@@ -64,3 +65,31 @@ def merged(payload: Raw, values: dict[str, Raw]) -> Raw:
     if not values:
         return payload
     return Raw(msgspec.json.encode({**msgspec.json.decode(payload, type=dict[str, Raw]), **values}))
+
+
+def read_labels(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> dict[str, str]:
+    """`name=value`, each name once."""
+    labels: dict[str, str] = {}
+    for text in () if ctx.resilient_parsing else texts:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise click.BadParameter(f"{text!a} must be like team=vision")
+        if name in labels:
+            raise click.BadParameter(f"label {name!a} was given twice; a job has one value for a name")
+        labels[name] = value
+    return labels
+
+
+def read_id(ctx: click.Context, parameter: click.Parameter, text: str | None) -> UUID | None:
+    return None if text is None or ctx.resilient_parsing else _id(text)
+
+
+def read_ids(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[UUID]:
+    return [] if ctx.resilient_parsing else [_id(text) for text in texts]
+
+
+def _id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!a} is no id; `jobd list` shows those of jobs") from None

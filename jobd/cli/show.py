@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from jobd.cli.times import lasting
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -30,7 +32,7 @@ def event_line(event: Event) -> str:
     if event.type == "running":
         return f"running, attempt {attempt}"
     if event.type == "gap":
-        return f"attempt {attempt}: its worker fell silent; what it had not told yet is lost"
+        return f"attempt {attempt}: its worker fell silent; events that it had not sent are lost"
     return indented(": ".join(plain(part) for part in (event.type, event.step, text_in(event.data)) if part), 2)
 
 
@@ -62,19 +64,19 @@ def one_line(text: str) -> str:
 
 
 def indented(text: str, width: int) -> str:
-    """So that no further line of it looks like one of ours."""
+    """The text with all lines but the first indented, so that none looks like a line of jobd's own output."""
     return text.replace("\n", "\n" + " " * width)
 
 
 def bar(share: float, cells: int, encoding: str | None) -> str:
-    """How far it is, in as many cells, readable without colours too."""
+    """A progress bar of that number of cells, readable without colours too."""
     full = round(share * cells)
     done, left = ("█", "░") if (encoding or "").lower().startswith("utf") else ("#", "-")
     return f"{done * full}{left * (cells - full)} {share:4.0%}"
 
 
 def note(text: str) -> None:
-    """What a person should know; a program reads standard output only."""
+    """A remark for people on standard error; programs read standard output only."""
     click.echo(f"jobd: {text}", err=True)
 
 
@@ -88,8 +90,17 @@ def job_lines(job: Job) -> Iterator[str]:
         "attempts": f"{job.attempt_count} of {job.max_attempts}",
         "created": moment(job.created_ts),
         "run after": moment(job.run_after_ts) if job.run_after_ts > job.created_ts and not job.started_ts else None,
+        "expires": moment(job.expires_ts) if job.expires_ts and job.status == "queued" and not job.started_ts else None,
+        "limit key": job.limit_key and one_line(job.limit_key),
+        "interrupted": f"{job.interruptions} times by the stop of its node" if job.interruptions else None,
+        "put off": f"{job.snoozes} times" if job.snoozes else None,
         "started": job.started_ts and moment(job.started_ts),
         "finished": job.finished_ts and moment(job.finished_ts),
+        "labels": one_line(", ".join(f"{name}={value}" for name, value in job.labels.items())),
+        "owner": job.owner and one_line(job.owner),
+        "trace": job.traceparent and one_line(job.traceparent),
+        "group": job.group_id and str(job.group_id),
+        "after": ", ".join(f"{one.id} ({one.status or 'deleted'})" for one in job.depends_on[:10]),
         "runs again": job.redriven_from and str(job.redriven_from),
         "payload": compact(job.payload),
         "result": None if job.result is None else compact(job.result),
@@ -109,7 +120,11 @@ def job_lines(job: Job) -> Iterator[str]:
 def _status(job: Job) -> str:
     if job.waiting is not None:
         ahead = "" if job.waiting.position is None else f", {job.waiting.position} before it"
-        return f"{job.status} ({job.waiting.reason}{ahead})"
+        until = f", perhaps until {moment(job.waiting.until_ts)}" if job.waiting.until_ts else ""
+        detail = f": {one_line(job.waiting.detail)}" if job.waiting.detail else until
+        what = f": {job.waiting.paused}" if job.waiting.paused else detail
+        starts = "" if job.waiting.eta_s is None else f", starts in about {lasting(job.waiting.eta_s)}"
+        return f"{job.status} ({one_line(job.waiting.reason)}{what}{ahead}{starts})"
     return f"{job.status} (asked to stop)" if job.cancel_requested and not job.is_final else job.status
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from jobd.cli.show import one_line
+from jobd.cli.times import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,11 +42,11 @@ def show_rows(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, no
         for row in texts:
             click.echo("\t".join(row))
         return
-    found = list(texts)
-    if not found:
+    lines = list(texts)
+    if not lines:
         click.echo(nothing)
         return
-    for line in table_lines(columns, found, shutil.get_terminal_size().columns):
+    for line in table_lines(columns, lines, shutil.get_terminal_size().columns):
         click.echo(line)
 
 
@@ -97,11 +98,3 @@ def coloured(text: str, *, fg: str | None = None, bold: bool = False) -> str:
 def ago(ts: int | None) -> str | None:
     """How long ago a moment was, roughly; never less than nothing, whatever the two clocks say."""
     return None if ts is None else lasting(time.time() - ts / 1000)
-
-
-def lasting(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size}{unit}"
-    return f"{whole}s"

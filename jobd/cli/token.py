@@ -5,13 +5,11 @@ Works whether jobd runs or not: the first token can be made before jobd listens 
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 import msgspec
@@ -19,8 +17,9 @@ import msgspec
 from jobd.auth.table import create_token, read_tokens, revoke_tokens
 from jobd.auth.token import RESERVED_NAMES, new_token
 from jobd.backup.offline import connected, keeper
-from jobd.cli.options import config_options, json_option, load_quietly, print_note, queue_names
+from jobd.cli.options import actor, config_options, json_option, load_quietly, print_note, queue_names
 from jobd.cli.running import run_async
+from jobd.config.model import OWN_JOBS_SCOPES, Scope
 from jobd.errors import DataDirRefused
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
@@ -58,10 +57,13 @@ def days(ctx: click.Context, parameter: click.Parameter, number: float | None) -
     "scopes",
     multiple=True,
     required=True,
-    type=click.Choice(["client", "worker", "admin"]),
-    help="May be repeated.",
+    type=click.Choice(get_args(Scope)),
+    help="May be repeated. read: what client may read; metrics: /metrics only; admin: everything.",
 )
 @click.option("--queue", "queues", multiple=True, callback=queue_names, help="For workers: only these (default: all).")
+@click.option(
+    "--own-jobs", is_flag=True, help="For client and read: sees and touches only jobs that it has sent itself."
+)
 @click.option("--expires-days", type=float, callback=days, help="Default: never.")
 @json_option
 def token_create(
@@ -70,6 +72,7 @@ def token_create(
     name: str,
     scopes: tuple[str, ...],
     queues: tuple[str, ...],
+    own_jobs: bool,
     expires_days: float | None,
     as_json: bool,
 ) -> None:
@@ -79,15 +82,18 @@ def token_create(
     Examples:
       jobd token create --name me --scope admin
       jobd token create --name jetson-7 --scope worker --queue gpu --expires-days 90
+      jobd token create --name ann --scope client --own-jobs
       export JOBD_TOKEN=$(jobd token create --name ci --scope client)
     """
     if queues and "worker" not in scopes:
         raise click.UsageError("--queue is for --scope worker")
+    if own_jobs and not {*scopes} <= OWN_JOBS_SCOPES:
+        raise click.UsageError("--own-jobs is for --scope client and read; the others show jobs of others")
     loaded = load_quietly(file, data_dir)
-    made = run_async(
-        create, loaded.config, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(queues)), expires_days
+    created = run_async(
+        create, loaded.config, name, list(dict.fromkeys(scopes)), list(dict.fromkeys(queues)), own_jobs, expires_days
     )
-    click.echo(msgspec.json.encode(made) if as_json else made.token)
+    click.echo(msgspec.json.encode(created) if as_json else created.token)
 
 
 @token.command("list")
@@ -144,6 +150,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     scopes: list[str]
     #: The queues of a worker token; None: all.
     queues: list[str] | None
+    #: Whether it sees and touches only its own jobs.
+    own_jobs: bool
     created_at: datetime
     expires_at: datetime | None
     #: active, expired or revoked
@@ -151,8 +159,9 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         queues = "" if self.queues is None else f" for {', '.join(self.queues)}"
+        own = " own jobs only" if self.own_jobs else ""
         until = "" if self.expires_at is None else f", until {self.expires_at.astimezone(timezone.utc):%F %H:%M} UTC"
-        return f"{self.id}  {self.state:7}  {self.name:20}  {', '.join(self.scopes)}{queues}{until}"
+        return f"{self.id}  {self.state:7}  {self.name:20}  {', '.join(self.scopes)}{own}{queues}{until}"
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,20 +171,26 @@ class Revoked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def create(
-    config: Config, name: str, scopes: Sequence[str], queues: Sequence[str], expires_days: float | None
+    config: Config,
+    name: str,
+    scopes: Sequence[str],
+    queues: Sequence[str],
+    own_jobs: bool,
+    expires_days: float | None,
 ) -> Made:
     token = new_token()
     async with connected(config) as connection:
         await migrate(connection, keeper(config))
         await create_token(
             connection,
-            _actor(),
+            actor(),
             id=token.id,
             name=name,
             sha256=token.sha256,
             scopes=scopes,
             queues=queues,
             expires_days=expires_days,
+            own_jobs=own_jobs,
         )
     return Made(id=token.id, name=name, token=token.text)
 
@@ -191,13 +206,13 @@ async def revoke(config: Config, name_or_id: str) -> Revoked:
     _check_there_is_one(config)
     async with connected(config) as connection:
         await migrate(connection, keeper(config))
-        revoked = await revoke_tokens(connection, _actor(), name_or_id)
+        revoked = await revoke_tokens(connection, actor(), name_or_id)
         tokens = [_shown(row) for row in await read_tokens(connection)]
     return Revoked(ids=[id_ for id_, _ in revoked], left=sum(token.state == "active" for token in tokens))
 
 
 def _check_there_is_one(config: Config) -> None:
-    """Only to look, no database is made."""
+    """Refuse if there is no database yet: a command that only reads creates none."""
     if not config.postgres.url and not DataDir(Path(config.data_dir), server_account()).is_ours():
         raise DataDirRefused(f"data directory {config.data_dir} has no jobd in it yet; name another with --data-dir")
 
@@ -213,15 +228,8 @@ def _shown(row: TokenRow) -> Shown:
         name=row.name,
         scopes=row.scopes,
         queues=row.queues,
+        own_jobs=row.own_jobs,
         created_at=row.created_at,
         expires_at=row.expires_at,
         state=state,
     )
-
-
-def _actor() -> str:
-    """Who types, for the audit table."""
-    try:
-        return f"cli:{pwd.getpwuid(os.getuid()).pw_name}"
-    except KeyError:
-        return f"cli:{os.getuid()}"

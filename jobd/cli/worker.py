@@ -78,13 +78,14 @@ def worker(
     logs.set_up(config.log.level, config.log.format, environ=os.environ)
     for text in loaded.notes:
         print_note(text)
-    made = RemoteWorker(config, WorkerTarget(url, token or read_token(token_file), trusting(ca), no_wait))
+    remote_worker = RemoteWorker(config, WorkerTarget(url, token or read_token(token_file), trusting(ca), no_wait))
     served = ", ".join(f"{name} ({queue.slots})" for name, queue in config.queues.items() if queue.slots)
 
     def on_start() -> None:
-        click.echo(f"jobd {jobd.__version__} works for {made.session.url}, slots: {served}; it is {made.worker_id}")
+        where, name = remote_worker.session.url, remote_worker.worker_id
+        click.echo(f"jobd {jobd.__version__} works for {where}, slots: {served}; it is {name}")
 
-    outcome: Outcome = run_async(made.run, on_start)
+    outcome: Outcome = run_async(remote_worker.run, on_start)
     how = "drained" if outcome.signalled is None else "stopped at once"
     click.echo(f"{how}: {outcome.done} done, {outcome.failed} failed, {outcome.handed_back} handed back")
     if outcome.signalled is not None:

@@ -12,7 +12,7 @@ import msgspec
 from jobd.job.history import LAST_EVENTS
 from jobd.job.status import FINAL_STATUSES
 from jobd.wire import gateway as wire
-from jobd.wire import tickets, workers
+from jobd.wire import schedules, tickets, workers
 
 _FINAL = frozenset(status.value for status in FINAL_STATUSES)
 
@@ -23,6 +23,21 @@ def is_final(status: str) -> bool:
 
 class Waiting(wire.Waiting, frozen=True, kw_only=True):
     reason: str  # type: ignore[assignment]  # a newer jobd may know more reasons
+    paused: str | None = None  # type: ignore[assignment]  # likewise
+    limit_key: str | None = None  # type: ignore[assignment]  # left out is None to a caller
+    until_ts: int | None = None  # type: ignore[assignment]  # likewise
+    needed_bytes: int | None = None  # type: ignore[assignment]  # likewise
+    free_bytes: int | None = None
+    detail: str | None = None  # type: ignore[assignment]  # likewise
+
+
+class JobSummary(wire.JobSummary, frozen=True, kw_only=True):
+    #: Only while queued.
+    waiting: Waiting | None = None  # type: ignore[assignment]  # left out is None to a caller
+
+
+class JobPage(wire.JobPage, frozen=True):
+    jobs: list[JobSummary]  # type: ignore[assignment]  # likewise
 
 
 class Attempt(wire.Attempt, frozen=True, kw_only=True):
@@ -44,6 +59,8 @@ class Job(wire.JobObject, frozen=True, kw_only=True):
     #: Oldest first; empty in the answer to a submit.
     attempts: list[Attempt] = msgspec.field(default_factory=list)  # type: ignore[assignment]  # likewise
     existing: bool = False
+    #: What the job depends on; empty in the answer to a submit of a batch.
+    depends_on: list[wire.DependencyObject] = msgspec.field(default_factory=list)
 
     @property
     def is_final(self) -> bool:
@@ -68,6 +85,27 @@ class DeadLetter(wire.DeadLetter, frozen=True, kw_only=True):
 
 class DeadLetters(wire.DeadLetters, frozen=True):
     letters: list[DeadLetter]  # type: ignore[assignment]  # likewise
+
+
+class ScheduleEvent(schedules.ScheduleEventObject, frozen=True, kw_only=True):
+    kind: str  # type: ignore[assignment]  # a newer jobd may know more kinds
+
+
+class Schedule(schedules.ScheduleObject, frozen=True, kw_only=True):
+    """A schedule as it stood when jobd answered; the payload of its jobs is not shown by `repr`."""
+
+    origin: str  # type: ignore[assignment]  # a newer jobd may know more, here and in the next two
+    overlap: str  # type: ignore[assignment]
+    catch_up: str  # type: ignore[assignment]
+    #: Newest first; empty where it is not the answer for this one.
+    events: list[ScheduleEvent] = msgspec.field(default_factory=list)  # type: ignore[assignment]  # left out is empty
+
+    def __repr__(self) -> str:
+        return f"<Schedule {self.name} {self.cron or self.every}>"
+
+
+class SchedulePage(schedules.SchedulePage, frozen=True):
+    schedules: list[Schedule]  # type: ignore[assignment]  # those above
 
 
 class Ticket(tickets.Ticket, frozen=True, kw_only=True):
@@ -101,6 +139,36 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<Trail of ticket {self.ticket.ticket_id}>"
+
+
+class ChatModel(msgspec.Struct, frozen=True, kw_only=True):
+    #: As calls name it.
+    id: str
+    #: Seconds since 1970.
+    created: int = 0
+    owned_by: str = ""
+
+
+class ChatResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A response of a model as it stood when jobd answered; what it is about is not shown by `repr`."""
+
+    id: str
+    #: `queued`, `in_progress`, `completed`, `incomplete`, `failed`, `cancelled`
+    status: str
+    model: str
+    output: list[dict[str, Any]]
+    error: dict[str, Any] | None = None
+    incomplete_details: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it has ended; it then never changes."""
+        return self.status not in ("queued", "in_progress")
+
+    def __repr__(self) -> str:
+        return f"<ChatResponse {self.id} {self.status}>"
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

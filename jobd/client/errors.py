@@ -109,6 +109,17 @@ class _Problem(msgspec.Struct, frozen=True):
     request_id: str = ""
 
 
+class _OpenAIDetail(msgspec.Struct, frozen=True):
+    message: str
+    code: str | None = None
+
+
+class _OpenAIProblem(msgspec.Struct, frozen=True):
+    """How the paths of the OpenAI interface say it."""
+
+    error: _OpenAIDetail
+
+
 def error_of(settings: CallSettings, request: ApiRequest, answer: Reply | Lost) -> ClientError:
     """What an answer that is not the wanted one means."""
     if isinstance(answer, Lost):
@@ -151,6 +162,11 @@ def _kind(status: int) -> type[ApiProblem]:
 def _problem_in(settings: CallSettings, answer: Reply) -> _Problem:
     try:
         return msgspec.json.decode(answer.body, type=_Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        found = msgspec.json.decode(answer.body, type=_OpenAIProblem).error
+        return _Problem(code=found.code or f"http_{answer.status}", detail=found.message)
     except (msgspec.DecodeError, UnicodeDecodeError):
         detail = f"{settings.url} answered with status {answer.status} and not as jobd does; is it behind a proxy?"
         return _Problem(code=f"http_{answer.status}", detail=detail)

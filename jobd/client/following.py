@@ -84,7 +84,7 @@ class StreamFollower:
             raise BadAnswer(f"{self._what}: {self._settings.url} answered with no event stream; check the URL")
 
     def _read(self, request: ApiRequest) -> Generator[Step | Event, Any, Lost]:
-        """Hand out what one stream tells; how it ended."""
+        """Yield the events of one stream; returns how it ended."""
         parser, status, count = SseParser(), "", 0
         while True:
             part: bytes | Lost = yield Read()
@@ -102,7 +102,7 @@ class StreamFollower:
                     self._last = event.id
                     self._patience.saw_progress()
                     yield event
-                    if event.is_last:
+                    if self._is_end(event):
                         self._is_over = True
                         return Lost("")
 
@@ -121,6 +121,9 @@ class StreamFollower:
     def _is_new(self, event_id: str) -> bool:
         here, last = read_cursor(event_id), read_cursor(self._last or "")
         return event_id != self._last if here is None or last is None else here > last
+
+    def _is_end(self, event: Event) -> bool:
+        return event.is_last
 
     def _note_end(self, status: str, count: int) -> None:
         """A caller who knew the last event already would otherwise ask for more for ever."""

@@ -8,6 +8,7 @@ ever compressed, since no request asks for it.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
@@ -22,32 +23,56 @@ if TYPE_CHECKING:
 HEAD_BYTES: Final = 65_536
 _LINE_END: Final = b"\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
-_STATUS: Final = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [^\r\n]*)?")
+_STATUS: Final = re.compile(r"HTTP/1\.([01]) ([0-9]{3})(?: [^\r\n]*)?(?=\r\n|\Z)")
 _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?")
 #: What stands in a path as it is; everything else is percent-encoded.
 _PATH_SAFE: Final = "/%:@!$&'()*+,;=~"
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
+_HEADER_LINE: Final = re.compile(r"\r\n([^:\r\n]*):[ \t]*([^\r\n]*)")
+#: Headers that a request may replace, beside those of its client.
+_ALWAYS_OWN: Final = frozenset({"Content-Type"})
 
 
 class BadReply(Exception):
     """What came is no HTTP/1.1 answer, or it was cut off."""
 
 
-def request_bytes(request: ApiRequest, prefix: str, headers: Mapping[str, str]) -> bytes:
-    """`prefix` stands before the path, `headers` go with every request; raises ValueError for what HTTP cannot say."""
-    target = prefix + quote(request.path, safe=_PATH_SAFE)
-    if request.query:
-        target = f"{target}?{urlencode(request.query)}"
-    sent = {**headers, **request.headers}
-    if request.body is not None:
-        sent = {"Content-Type": "application/json", **sent, "Content-Length": str(len(request.body))}
-    elif request.method != "GET":
-        sent["Content-Length"] = "0"
-    for name, value in sent.items():
+class RequestWriter:
+    """Writes requests as bytes. `prefix` stands before each path, `headers` go with every request."""
+
+    def __init__(self, prefix: str, headers: Mapping[str, str]) -> None:
+        self._prefix = prefix
+        self._headers = dict(headers)
+        self._lines = _lines(self._headers)
+        self._typed_lines = _lines({"Content-Type": "application/json", **self._headers})
+
+    def write(self, request: ApiRequest) -> bytes:
+        """Raises ValueError for what HTTP cannot say."""
+        target = self._prefix + _quoted(request.path)
+        if request.query:
+            target = f"{target}?{urlencode(request.query, doseq=True)}"
+        own, body = request.headers, request.body
+        if own.keys() & _ALWAYS_OWN or not own.keys().isdisjoint(self._headers):
+            own = {**self._headers, **own}
+            own = own if body is None else {"Content-Type": "application/json", **own}
+            lines = ""
+        else:
+            lines = self._lines if body is None else self._typed_lines
+        length = "" if body is None and request.method == "GET" else f"Content-Length: {len(body or b'')}\r\n"
+        head = f"{request.method} {target} HTTP/1.1\r\n{lines}{_lines(own)}{length}\r\n".encode("ascii")
+        return head + body if body else head
+
+
+def _lines(headers: Mapping[str, str]) -> str:
+    for name, value in headers.items():
         if not _HEADER.fullmatch(value):
             raise ValueError(f"the header {name} must be printable ASCII in one line")
-    head = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
-    return f"{request.method} {target} HTTP/1.1\r\n{head}\r\n".encode("ascii") + (request.body or b"")
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+@lru_cache(maxsize=256)
+def _quoted(path: str) -> str:
+    return quote(path, safe=_PATH_SAFE)
 
 
 class ReplyReader:
@@ -58,7 +83,8 @@ class ReplyReader:
         #: By lower-case name.
         self.headers: dict[str, str] = {}
         self.is_complete = False
-        self._version = b"1"
+        self._version = "1"
+        #: What was received and not read yet.
         self._kept = bytearray()
         #: Bytes that are left of the body or of the present chunk; None: until the connection ends.
         self._left: int | None = 0
@@ -70,7 +96,7 @@ class ReplyReader:
     @property
     def may_go_on(self) -> bool:
         """Whether the connection can take another request."""
-        is_kept = self._version == b"1" and "close" not in self.headers.get("connection", "").lower()
+        is_kept = self._version == "1" and "close" not in self.headers.get("connection", "").lower()
         return self.is_complete and is_kept and not self._kept and self._left is not None
 
     def reply(self, body: bytes = b"") -> Reply:
@@ -80,10 +106,14 @@ class ReplyReader:
         """What `data` adds to the body; no data means that the connection has ended. Raises BadReply."""
         if not data:
             return self._ended()
+        if not self.status:
+            data = self._behind_head(bytes(self._kept) + data if self._kept else data)
+            if self._left == len(data) and not self._is_chunked:  # all of the body, as most answers come
+                self._left, self.is_complete = 0, bool(self.status)
+                return data
         self._kept += data
-        while not self.status:
-            if not self._read_head():
-                return b""
+        if not self.status:
+            return b""
         return self._read_chunks() if self._is_chunked else self._read_body()
 
     def _ended(self) -> bytes:
@@ -94,30 +124,34 @@ class ReplyReader:
         self.is_complete = True
         return b""
 
-    def _read_head(self) -> bool:
-        """True: one head was read; that of an interim answer (1xx) leaves no status."""
-        end = self._kept.find(_HEAD_END)
-        if end < 0:
-            if len(self._kept) > HEAD_BYTES:
-                raise BadReply(f"the head of the answer is longer than {HEAD_BYTES} bytes")
-            return False
-        first, *lines = bytes(self._kept[:end]).split(_LINE_END)
-        del self._kept[: end + len(_HEAD_END)]
-        found = _STATUS.fullmatch(first)
-        if found is None:
+    def _behind_head(self, data: bytes) -> bytes:
+        """What is left of `data` after the heads in it; all of it while the head is not complete."""
+        self._kept.clear()
+        while not self.status:
+            head, end, rest = data.partition(_HEAD_END)
+            if not end:
+                if len(data) > HEAD_BYTES:
+                    raise BadReply(f"the head of the answer is longer than {HEAD_BYTES} bytes")
+                return data
+            self._read_head(head.decode("latin-1"))
+            data = rest
+        return data
+
+    def _read_head(self, head: str) -> None:
+        """That of an interim answer (1xx) leaves no status."""
+        match = _STATUS.match(head)
+        if match is None:
             raise BadReply("what came is no HTTP/1.1 answer")
-        status = int(found[2])
-        if status < 200:
-            return True
-        self.status, self._version = status, found[1]
-        for line in lines:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if not colon:
-                raise BadReply("a header of the answer has no colon")
-            key, value = name.strip().lower(), value.strip()
+        if (status := int(match[2])) < 200:
+            return
+        self.status, self._version = status, match[1]
+        lines = _HEADER_LINE.findall(head, match.end())
+        if len(lines) != head.count("\r\n"):
+            raise BadReply("a header of the answer has no colon")
+        for name, value in lines:
+            key, value = name.strip().lower(), value.rstrip()
             self.headers[key] = f"{self.headers[key]}, {value}" if key in self.headers else value
         self._frame()
-        return True
 
     def _frame(self) -> None:
         length = self.headers.get("content-length")
@@ -176,10 +210,10 @@ class ReplyReader:
         if self._in_trailer:
             self.is_complete = not line
             return True
-        found = _CHUNK.fullmatch(line)
-        if found is None:
+        match = _CHUNK.fullmatch(line)
+        if match is None:
             raise BadReply("a chunk of the answer has no size")
-        self._left = int(found[1], 16)
+        self._left = int(match[1], 16)
         self._in_trailer = self._left == 0
         return True
 
@@ -198,7 +232,7 @@ class TunnelReader:
         if not data or len(head) > HEAD_BYTES:
             raise BadReply("the proxy gave no answer")
         if end:
-            found = _STATUS.fullmatch(head.split(_LINE_END)[0])
-            if found is None or not found[2].startswith(b"2"):
+            match = _STATUS.match(head.decode("latin-1"))
+            if match is None or not match[2].startswith("2"):
                 raise BadReply(f"the proxy refused: {head.split(_LINE_END)[0][:100].decode('latin-1')}")
             self.is_open = True

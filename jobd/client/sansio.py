@@ -25,7 +25,8 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     method: str = "GET"
     path: str
-    query: Mapping[str, str] = {}
+    #: A list: the parameter is sent with each of its values.
+    query: Mapping[str, str | list[str]] = {}
     headers: Mapping[str, str] = {}
     body: bytes | None = None
     #: Seconds that the answer may take beyond the usual timeout.

@@ -9,6 +9,9 @@ import time
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from jobd.client import calls, operations
+from jobd.client import groups as groups_calls
+from jobd.client import responses as response_calls
+from jobd.client import schedules as schedule_calls
 from jobd.client import tickets as ticket_calls
 from jobd.client.answers import Event
 from jobd.client.http1 import BadReply, ReplyReader, TunnelReader
@@ -193,13 +196,48 @@ class Client(BaseClient):
     retry = _call(calls.retry)
     result = _call(calls.result)
     result_json = _call(calls.result_json)
+    create_group = _call(groups_calls.create_group)
+    group = _call(groups_calls.group)
+    groups = _call(groups_calls.groups)
+    wait_group = _call(groups_calls.wait_group)
+    seal_group = _call(groups_calls.seal_group)
+    cancel_group = _call(groups_calls.cancel_group)
+    retry_group = _call(groups_calls.retry_group)
+    chain = _call(groups_calls.chain)
+    fan_out = _call(groups_calls.fan_out)
+    fan_in = _call(groups_calls.fan_in)
     queues = _call(operations.queues)
     stats = _call(operations.stats)
+    board = _call(operations.board)
     workers = _call(operations.workers)
     pause = _call(operations.pause)
     resume = _call(operations.resume)
+    pause_task = _call(operations.pause_task)
+    resume_task = _call(operations.resume_task)
+    pause_all = _call(operations.pause_all)
+    resume_all = _call(operations.resume_all)
+    limits = _call(operations.limits)
+    set_limit = _call(operations.set_limit)
+    drop_limit = _call(operations.drop_limit)
     dead_letters = _call(operations.dead_letters)
+    dead_letter_groups = _call(operations.dead_letter_groups)
     retry_dead_letters = _call(operations.retry_dead_letters)
+    count = _call(operations.count)
+    cancel_jobs = _call(operations.cancel_jobs)
+    retry_jobs = _call(operations.retry_jobs)
+    delete_jobs = _call(operations.delete_jobs)
+    config = _call(operations.config)
+    audit = _call(operations.audit)
+    create_schedule = _call(schedule_calls.create_schedule)
+    edit_schedule = _call(schedule_calls.edit_schedule)
+    delete_schedule = _call(schedule_calls.delete_schedule)
+    pause_schedule = _call(schedule_calls.pause_schedule)
+    resume_schedule = _call(schedule_calls.resume_schedule)
+    run_schedule = _call(schedule_calls.run_schedule)
+    backfill_schedule = _call(schedule_calls.backfill_schedule)
+    schedule = _call(schedule_calls.schedule)
+    schedules = _call(schedule_calls.schedules)
+    schedule_next = _call(schedule_calls.schedule_next)
     create_ticket = _call(ticket_calls.create_ticket)
     edit_ticket = _call(ticket_calls.edit_ticket)
     approve = _call(ticket_calls.approve)
@@ -211,6 +249,11 @@ class Client(BaseClient):
     tickets = _call(ticket_calls.tickets)
     trail = _call(ticket_calls.trail)
     ticket_events = _stream(ticket_calls.ticket_events)
+    models = _call(response_calls.models)
+    respond = _call(response_calls.respond)
+    response = _call(response_calls.response)
+    cancel_response = _call(response_calls.cancel_response)
+    response_events = _stream(response_calls.response_events)
 
     def close(self) -> None:
         while self._idle:

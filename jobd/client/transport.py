@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from jobd import __version__
-from jobd.client.http1 import request_bytes
+from jobd.client.http1 import RequestWriter
 from jobd.client.sansio import ApiRequest, CallSettings
 from jobd.client.target import Target, target_of, token_of
 
@@ -69,11 +69,17 @@ class BaseClient:
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._route = self._find_route(target, verify)
+        self._writer = RequestWriter(self._prefix, self._headers)
         #: Connections that carry nothing just now, the last used at the end.
         self._idle: deque[Any] = deque()
 
     def __repr__(self) -> str:
         return f"<jobd.{type(self).__name__} {self._settings.url}>"
+
+    @property
+    def url(self) -> str:
+        """The address of the jobd, without secrets."""
+        return self._settings.url
 
     def _find_route(self, target: Target, verify: ssl.SSLContext | bool) -> Route:
         tls = _tls(verify) if target.is_tls else None
@@ -95,7 +101,7 @@ class BaseClient:
         return route._replace(host=host, port=port)
 
     def _bytes_of(self, request: ApiRequest) -> bytes:
-        return request_bytes(request, self._prefix, self._headers)
+        return self._writer.write(request)
 
     def _answer_s(self, request: ApiRequest) -> float:
         """How long the connection may be silent while the answer comes, in seconds."""

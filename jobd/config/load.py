@@ -1,10 +1,10 @@
 """Reads the configuration: defaults, then the file, then the environment, then flags; the later wins.
 
-Each of the three gives settings one by one, and each setting is checked alone against its option. So an error can say
-where the value came from, and a value that something later overrides must still be a valid one. Rules between
-options are checked once, on the result.
+Each source yields its settings, and each setting is checked against its option. So an error can name the source of the
+value, and a value that a later source overrides must still be valid. Rules between options are checked once, on the
+result.
 
-Every message is one line and holds no secret; see `quoted`.
+Every message is one line and contains no secret; see `quoted`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from jobd.config.model import NAME_PATTERN, Config, Key, Loaded, broken_rules
+from jobd.config.model import MODEL_PATTERN, NAME_PATTERN, Config, Key, Loaded, broken_rules
 from jobd.config.options import NAMED, Option, expectation, is_list, is_marked, narrow, options, value_at
 from jobd.config.show import cut, literal, quoted
 from jobd.errors import ConfigError
@@ -71,8 +71,14 @@ def load(
     path = _path_to_read(file, variables.pop("JOBD_CONFIG", ""), search)
     document, is_exposed = ({}, False) if path is None else _read(path)
 
-    queues, tasks, gates = (_names(document, section, path) for section in NAMED)
-    known = options({**Config().queues, **dict.fromkeys(queues)}, {**Config().tasks, **dict.fromkeys(tasks)}, gates)
+    queues, tasks, gates, schedules, models = (_names(document, section, path) for section in NAMED)
+    known = options(
+        {**Config().queues, **dict.fromkeys(queues)},
+        {**Config().tasks, **dict.fromkeys(tasks)},
+        gates,
+        schedules,
+        models,
+    )
     values, origins = _defaults(known, tasks), dict.fromkeys(known, "default")
     for given in (
         *_from_file(document, known, path, is_exposed),
@@ -102,7 +108,7 @@ def _is_foreign(name: str) -> bool:
 def _path_to_read(file: Path | None, variable: str, search: Sequence[Path]) -> Path | None:
     if file is not None or variable:
         return file or Path(variable)
-    # One that is there and cannot be read is an error later; to pass over it would start with other settings.
+    # A file that exists and cannot be read is an error later: skipping it would start jobd with other settings.
     return next((path for path in search if os.path.lexists(path)), None)
 
 
@@ -131,14 +137,19 @@ def _names(document: Mapping[str, Any], section: Key, path: Path | None) -> list
     for step in section:
         entries = entries.get(step) if isinstance(entries, dict) else None
     names = list(entries) if isinstance(entries, dict) else []
+    pattern, rule = (
+        (MODEL_PATTERN, "a model's name is 1 to 200 letters, digits and _ . : / @ + -")
+        if section == ("models",)
+        else (NAME_PATTERN, "a name is 1 to 64 of a-z 0-9 _ . -")
+    )
     for name in names:
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise _error(str(path), f"{_shown_key((*section, name))}: a name is 1 to 64 of a-z 0-9 _ . -")
+        if not re.fullmatch(pattern, name):
+            raise _error(str(path), f"{_shown_key((*section, name))}: {rule}")
     return names
 
 
 def _defaults(known: Mapping[Key, Option], file_tasks: Sequence[str]) -> dict[Key, Any]:
-    """A task of the file replaces a built-in one as a whole: half of a mock is no way to run anything."""
+    """The defaults of all options. A task in the file replaces the built-in task of that name as a whole."""
     builtin = Config(tasks={name: task for name, task in Config().tasks.items() if name not in file_tasks})
     values = {}
     for key, option in known.items():
@@ -190,7 +201,7 @@ def _from_variables(variables: Mapping[str, str], known: Mapping[Key, Option]) -
 
 
 def variable_name(key: Key) -> str:
-    return "JOBD_" + re.sub(r"[.-]", "_", "_".join(key)).upper()
+    return "JOBD_" + re.sub(r"[^A-Za-z0-9]", "_", "_".join(key)).upper()
 
 
 def _from_flags(flags: Mapping[str, object], known: Mapping[Key, Option]) -> Iterator[Given]:
@@ -225,8 +236,8 @@ def _checked(given: Given) -> Any:
         msgspec.convert(value, option.type)
         return value
     except msgspec.ValidationError as error:
-        found = re.search(r" - at `\$([^`]*)`\Z", str(error))
-        path = found[1] if found else ""
+        location = re.search(r" - at `\$([^`]*)`\Z", str(error))
+        path = location[1] if location else ""
         kind, part = narrow(option.kind, value, re.findall(r"\w+", path))
         raise _error(
             _where(origin), f"{option.dotted}{path} must be {expectation(kind)} (got {quoted(part, kind)})"
@@ -237,16 +248,16 @@ def _checked(given: Given) -> Any:
 
 
 def default_data_dir(env: Mapping[str, str], uid: int) -> Path:
-    """Where a system service keeps its state when run by root, and where a person's programs do otherwise."""
+    """The state directory of a system service for root, the XDG data directory for other users."""
     if uid == 0:
         return ROOT_DATA_DIR
     xdg = env.get("XDG_DATA_HOME", "")
-    # The XDG specification has relative ones ignored; a database that moves with the working directory is why.
+    # The XDG specification says to ignore relative paths; a database would move with the working directory.
     return (Path(xdg) if os.path.isabs(xdg) else Path(_home(env), ".local/share")) / "jobd"
 
 
 def _absolute_data_dir(text: str, origin: str, path: Path | None, env: Mapping[str, str], uid: int | None) -> Path:
-    """One in a file is relative to that file, so that the same file always means the same data."""
+    """A path in the file is relative to that file, so that the same file always means the same data."""
     if not text:
         return default_data_dir(env, os.getuid() if uid is None else uid)
     expanded = _home(env) + text[1:] if text == "~" or text.startswith("~/") else os.path.expanduser(text)
@@ -284,7 +295,7 @@ def _shown_key(key: Key) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Looks in the same table first: a slip of the finger is likelier than a wrong table."""
+    """Searches the same table first: a misspelt key is likelier than a wrong table."""
     table, _, last = name.rpartition(".")
     everywhere: dict[str, str] = {}
     beside: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""The options one by one: which there are, and what each expects.
+"""The list of all options, and what each expects.
 
-Everything here is read from the Structs of `config`, so an option added there is loaded, explained, shown and
-compared without a word elsewhere.
+All of it is read from the Structs in `model`, so an option added there is loaded, explained in errors, shown and
+compared without a change elsewhere.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec.inspect import (
+    DictType,
     FloatType,
     IntType,
     LiteralType,
     Metadata,
+    NoneType,
     StructType,
     Type,
     UnionType,
@@ -33,7 +35,7 @@ class Option(NamedTuple):
     key: Key
     type: Any
     kind: Type
-    #: `msgspec.NODEFAULT` where the file has to say.
+    #: `msgspec.NODEFAULT`: the file has to set it.
     default: object
 
     @property
@@ -41,14 +43,20 @@ class Option(NamedTuple):
         return ".".join(self.key)
 
 
-#: Tables whose entries the file names, one table each.
-NAMED: tuple[Key, ...] = (("queues",), ("tasks",), ("tickets", "gates"))
+#: Tables whose entries are tables with names chosen in the file, such as [queues.NAME].
+NAMED: tuple[Key, ...] = (("queues",), ("tasks",), ("tickets", "gates"), ("schedules",), ("models",))
 
 
-def options(queues: Iterable[str], tasks: Iterable[str], gates: Iterable[str] = ()) -> dict[Key, Option]:
-    """Every option there is when these queues, tasks and gates exist, in the order of declaration."""
-    found = _options((), Config, dict(zip(NAMED, (tuple(queues), tuple(tasks), tuple(gates)), strict=True)))
-    return {option.key: option for option in found}
+def options(
+    queues: Iterable[str],
+    tasks: Iterable[str],
+    gates: Iterable[str] = (),
+    schedules: Iterable[str] = (),
+    models: Iterable[str] = (),
+) -> dict[Key, Option]:
+    """Every option there is when these queues, tasks, gates, schedules and models exist, in order of declaration."""
+    names = dict(zip(NAMED, map(tuple, (queues, tasks, gates, schedules, models)), strict=True))
+    return {option.key: option for option in _options((), Config, names)}
 
 
 def _options(prefix: Key, struct: type[msgspec.Struct], names: Mapping[Key, Iterable[str]]) -> Iterator[Option]:
@@ -61,15 +69,20 @@ def _options(prefix: Key, struct: type[msgspec.Struct], names: Mapping[Key, Iter
         elif isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             yield from _options(key, field.type, names)
         else:
-            yield Option(key, field.type, type_info(field.type), field.default)
+            yield Option(key, field.type, type_info(field.type), _default(field))
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    is_made = field.default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT
+    return field.default_factory() if is_made else field.default
 
 
 def value_at(config: Config, key: Key) -> object:
     """The value of an option; `msgspec.UNSET` when it belongs to a queue or task that is not there."""
-    here: Any = config
+    value: Any = config
     for step in key:
-        here = here.get(step, msgspec.UNSET) if isinstance(here, dict) else getattr(here, step, msgspec.UNSET)
-    return here
+        value = value.get(step, msgspec.UNSET) if isinstance(value, dict) else getattr(value, step, msgspec.UNSET)
+    return value
 
 
 def is_marked(kind: Type, mark: Literal["reload", "secret"]) -> bool:
@@ -77,20 +90,24 @@ def is_marked(kind: Type, mark: Literal["reload", "secret"]) -> bool:
 
 
 def is_list(kind: Type) -> bool:
-    return isinstance(bare(kind), VarTupleType)
+    """Or a table: what JSON writes, in a variable."""
+    return isinstance(bare(kind), (VarTupleType, DictType))
 
 
 def bare(kind: Type) -> Type:
+    """The type without its `Meta` annotations."""
     return bare(kind.type) if isinstance(kind, Metadata) else kind
 
 
 def expectation(kind: Type) -> str:
-    """The end of a sentence that begins `server.port must be`."""
+    """What a value of this type must be, to follow `server.port must be` in an error."""
     if isinstance(kind, Metadata):
         description = (kind.extra_json_schema or {}).get("description")
         return str(description) if description else expectation(kind.type)
     if isinstance(kind, UnionType):
-        return expectation(kind.types[0])
+        return expectation(next(choice for choice in kind.types if not isinstance(choice, NoneType)))
+    if isinstance(kind, DictType):
+        return "a table"
     if isinstance(kind, IntType):
         return f"a whole number from {kind.ge} to {kind.le}"
     if isinstance(kind, FloatType):

@@ -28,7 +28,9 @@ def rows(loaded: Loaded) -> list[OptionRow]:
     config = loaded.config
     return [
         OptionRow(option.dotted, _shown(value_at(config, option.key), option.kind), loaded.origins[option.dotted])
-        for option in options(config.queues, config.tasks, config.tickets.gates).values()
+        for option in options(
+            config.queues, config.tasks, config.tickets.gates, config.schedules, config.models
+        ).values()
     ]
 
 
@@ -49,16 +51,18 @@ class OptionChange(NamedTuple):
 
 def changes(old: Config, new: Config) -> list[OptionChange]:
     """What a reload would change, in the order of declaration."""
-    found = []
+    changed = []
     gates = {**old.tickets.gates, **new.tickets.gates}
-    for option in options({**old.queues, **new.queues}, {**old.tasks, **new.tasks}, gates).values():
+    schedules = {**old.schedules, **new.schedules}
+    models = {**old.models, **new.models}
+    for option in options({**old.queues, **new.queues}, {**old.tasks, **new.tasks}, gates, schedules, models).values():
         before, after = value_at(old, option.key), value_at(new, option.key)
         if before != after:
             is_reloadable = is_marked(option.kind, "reload")
-            found.append(
+            changed.append(
                 OptionChange(option.dotted, _shown(before, option.kind), _shown(after, option.kind), is_reloadable)
             )
-    return found
+    return changed
 
 
 def _shown(value: object, kind: Type) -> str:
@@ -88,7 +92,7 @@ def _masked_secret(text: str) -> str:
 
 
 def quoted(value: object, kind: Type) -> str:
-    """What was got instead, for an error: short, on one line, without secrets, whatever it is."""
+    """A refused value for an error message: short, on one line, without secrets, whatever its type is."""
     if isinstance(value, dict):
         return cut("a table of " + ", ".join(value)) if value else "an empty table"
     if isinstance(value, list):
@@ -96,14 +100,14 @@ def quoted(value: object, kind: Type) -> str:
     if isinstance(value, int) and value.bit_length() > 64:  # Python refuses to print one of some thousand digits
         return "a huge number"
     if isinstance(value, str) and isinstance(bare(kind), (StructType, VarTupleType)):
-        return "text"  # in place of a list of tokens it might be one
+        return "text"  # where a list of tokens belongs, it might be a token
     if isinstance(value, str):
         value = masked(value, kind)
     return cut(literal(value))
 
 
 def literal(value: object) -> str:
-    """As TOML would have it, and safe to print: what is not printable is escaped."""
+    """The value in TOML syntax, safe to print: unprintable characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if text.isprintable() else json.dumps(value, default=str)
 

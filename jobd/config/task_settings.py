@@ -1,6 +1,6 @@
-"""What a task has of its own and what it has from all: how long its leases last, and how long its retries wait.
+"""Lease time and retry backoff of each task: its own settings, or those of [leases] and [retry].
 
-Statements work on jobs of many tasks at once. They are handed what holds for all and, as small arrays, the exceptions.
+Statements work on jobs of many tasks at once: they get the common values and, as small arrays, the tasks' own.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ RENEWALS = 3
 
 
 def retry_policy(config: Config) -> RetryPolicy:
-    return RetryPolicy(base_s=config.retry.base_s, cap_s=config.retry.cap_s)
+    retry = config.retry
+    return RetryPolicy(base_s=retry.base_s, cap_s=retry.cap_s, max_interruptions=retry.max_interruptions)
 
 
 def retry_policies(config: Config) -> dict[str, RetryPolicy]:
-    """Of tasks that have their own."""
+    """The retry policies of tasks that have their own."""
     return {name: _policy(task, config) for name, task in config.tasks.items() if _has_policy(task)}
 
 
 def lease_ttls(config: Config) -> dict[str, float]:
-    """Of tasks whose leases last otherwise."""
+    """The lease times of tasks that have their own."""
     return {name: float(task.lease_ttl_s) for name, task in config.tasks.items() if task.lease_ttl_s is not None}
 
 
 def lease_ttl_s(leases: Leases, own_s: float | None) -> float:
-    """How long a lease lasts, given what it has of its own."""
+    """Seconds that a lease lasts; `own_s` is the time of its task, None if that has none."""
     return leases.ttl_s if own_s is None else own_s
 
 
 def heartbeat_s(leases: Leases, own_s: float | None) -> float:
-    """How often it is renewed."""
+    """Seconds between two renewals of a lease."""
     return leases.heartbeat_s if own_s is None else min(leases.heartbeat_s, own_s / RENEWALS)
 
 
@@ -49,11 +50,12 @@ def shortest_heartbeat_s(config: Config) -> float:
 
 
 def _has_policy(task: Task) -> bool:
-    return task.retry_base_s is not None or task.retry_cap_s is not None
+    return (task.retry_base_s, task.retry_cap_s, task.max_interruptions) != (None, None, None)
 
 
 def _policy(task: Task, config: Config) -> RetryPolicy:
     return RetryPolicy(
         base_s=config.retry.base_s if task.retry_base_s is None else task.retry_base_s,
         cap_s=config.retry.cap_s if task.retry_cap_s is None else task.retry_cap_s,
+        max_interruptions=config.retry.max_interruptions if task.max_interruptions is None else task.max_interruptions,
     )

@@ -1,6 +1,6 @@
-"""Gives queued jobs to those who wait for them, and runs jobs in slots.
+"""Brings jobs to the callers that wait for them on this node (slots, HTTP workers), and runs those of its slots.
 
-waiting_line   those who wait for a job, in order
-dispatcher     reads messages and claims their jobs for those who wait
-slots          runs claimed jobs and reports how they ended
+In reading order: `dispatcher` (who calls), `waiting_line` (who is next), `direct` (jobs from Postgres), `stream_reader`
+and `pending` (jobs through messages in Redis); `slots` (jobs that run here), `slot_pool` (those of one queue),
+`job_run` (one of them), `reports` (what came of them).
 """

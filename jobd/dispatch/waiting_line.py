@@ -1,8 +1,8 @@
 """Who waits for jobs, and who is next.
 
-A caller stands in a line of every queue that it serves, at the rank at which it likes that queue. Within a line, and
-for a job that anyone may have, who came first is first. A job is promised before it is claimed; a caller whose promise
-comes to nothing goes to the front. Every step costs the same whether two wait or two thousand.
+A caller stands in a line of every queue that it serves, at the rank that the queue has in its order of preference.
+Lines are first in, first out. A job is promised before it is claimed; a caller whose promise is not kept goes to the
+front. Every step takes constant time, however many callers wait.
 """
 
 from __future__ import annotations
@@ -16,24 +16,60 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from jobd.dispatch.slots import JobSink
     from jobd.lifecycle.claim import ClaimedJob
 
 
 class Caller:
-    __slots__ = ("jobs", "most", "number", "owner_id", "patient", "queues", "room", "served")
+    """An HTTP worker that waits for jobs: it leaves the line with the first that it gets."""
+
+    __slots__ = ("jobs", "most", "number", "owner_id", "patient", "promised", "queues", "room", "served")
 
     def __init__(self, queues: Sequence[str], owner_id: str, most: int, *, patient: bool) -> None:
         self.queues = tuple(dict.fromkeys(queues))
         self.owner_id = owner_id
+        #: Jobs that it wants, those that are promised included.
         self.most = most
-        #: Whether it waits for as long as it takes, a stop of jobd included.
+        #: Whether it waits without a time limit, also while jobd stops.
         self.patient = patient
+        #: Jobs that are being claimed for it.
+        self.promised = 0
         #: How many more jobs can be promised to it; it stands in line while there is room.
         self.room = most
-        #: Its place: whoever has the lowest is next.
+        #: Its place in line: the lowest number is next.
         self.number = 0
         self.jobs: list[ClaimedJob] = []
         self.served = anyio.Event()
+
+    @property
+    def stays(self) -> bool:
+        """Whether it waits for more after it was served."""
+        return False
+
+    @property
+    def is_served(self) -> bool:
+        return self.served.is_set()
+
+    def deliver(self, jobs: list[ClaimedJob]) -> None:
+        self.jobs = jobs
+        self.served.set()
+
+
+class SlotCaller(Caller):
+    """All slots of one queue: they stay in line and say how many jobs they want at the moment."""
+
+    __slots__ = ("sink",)
+
+    def __init__(self, queue: str, owner_id: str, sink: JobSink) -> None:
+        super().__init__((queue,), owner_id, 0, patient=True)
+        self.sink = sink
+
+    @property
+    def stays(self) -> bool:
+        return True
+
+    def deliver(self, jobs: list[ClaimedJob]) -> None:
+        self.sink.take_over(jobs)
 
 
 class _Line:
@@ -67,7 +103,8 @@ class Callers:
         caller.number = next(self._numbers)
         self._waiting[caller] = None
         self._impatient += not caller.patient
-        self._step_into_lines(caller)
+        if caller.room:
+            self._step_into_lines(caller)
 
     def leave(self, caller: Caller) -> None:
         if caller in self._waiting:
@@ -82,7 +119,7 @@ class Callers:
         return sorted(self._lines)
 
     def queues(self, rank: int) -> list[str]:
-        """The queues that somebody likes at this rank."""
+        """The queues that some caller has at this rank."""
         return list(self._lines.get(rank, ()))
 
     def are_patient(self) -> bool:
@@ -92,40 +129,82 @@ class Callers:
     def all_queues(self) -> frozenset[str]:
         return frozenset(queue for lines in self._lines.values() for queue in lines)
 
+    def wants(self, queue: str) -> bool:
+        """Whether anybody wants a job of the queue."""
+        return any(queue in lines for lines in self._lines.values())
+
     def room(self, rank: int, queue: str) -> int:
-        """How many jobs of the queue those want who like it at this rank."""
+        """How many jobs of the queue the callers want that have it at this rank."""
         line = self._lines.get(rank, {}).get(queue)
         return line.room if line is not None else 0
+
+    def want(self, caller: Caller, most: int) -> None:
+        """From now on the caller wants this number of jobs, those that are promised included."""
+        caller.most = most
+        self._resize(caller)
 
     # -- promises ----------------------------------------------------------------------------------------------
 
     def promise(self, queue: str, rank: int | None = None) -> Caller | None:
-        """Promise a job of the queue to the first of those who like it at this rank; None: to the first of all."""
+        """Promise a job of the queue to the first caller that has it at this rank; None: to the first of all."""
         caller = self._first(queue, rank)
-        if caller is None:
-            return None
-        caller.room -= 1
-        if caller.room:
-            self._add_room(caller, -1)
-        else:
-            self._step_out_of_lines(caller, 1)
+        if caller is not None:
+            self._promise(caller, 1)
         return caller
 
-    def take_back(self, caller: Caller) -> None:
-        """The promised job is not to be had. Of several promises, the last is taken back first, to keep their order."""
-        caller.room += 1
-        if caller not in self._waiting:
-            return
-        if caller.room > 1:
-            self._add_room(caller, 1)
-        else:
-            caller.number = -next(self._numbers)
-            self._step_into_lines(caller, in_front=True)
+    def promise_many(
+        self, queue: str, rank: int, most: int, *, without: Caller | None = None
+    ) -> list[tuple[Caller, int]]:
+        """Promise up to `most` jobs of the queue to the callers that have it at this rank; how many to each.
 
-    def _first(self, queue: str, rank: int | None) -> Caller | None:
+        `without`: this one gets nothing.
+        """
+        promises: list[tuple[Caller, int]] = []
+        while most > 0 and (caller := self._first(queue, rank, without)) is not None:
+            promises.append((caller, self.promise_to(caller, most)))
+            most -= promises[-1][1]
+        return promises
+
+    def promise_to(self, caller: Caller, most: int) -> int:
+        """Promise the caller as many jobs as it wants, up to `most`; how many that are."""
+        number = min(most, caller.room)
+        self._promise(caller, number)
+        return number
+
+    def _promise(self, caller: Caller, number: int) -> None:
+        caller.promised += number
+        self._resize(caller)
+
+    def take_back(self, caller: Caller, number: int = 1) -> None:
+        """Promised jobs could not be claimed. Of several promises the last is taken back first, to keep the order."""
+        caller.promised -= number
+        if caller in self._waiting:
+            self._resize(caller, in_front=True)
+
+    def keep(self, caller: Caller, number: int) -> None:
+        """Promises are kept: the caller gets the jobs. One that stays in line says then how many it still wants."""
+        caller.promised -= number
+        caller.most = max(0, caller.most - number)
+        if caller.stays and caller in self._waiting:
+            self._resize(caller)
+
+    def _resize(self, caller: Caller, *, in_front: bool = False) -> None:
+        """Let its room follow from what it wants and what is promised to it."""
+        before, caller.room = caller.room, max(0, caller.most - caller.promised)
+        if before == caller.room or caller not in self._waiting:
+            return
+        if before and caller.room:
+            self._add_room(caller, caller.room - before)
+        elif before:
+            self._step_out_of_lines(caller, before)
+        else:
+            caller.number = -next(self._numbers) if in_front else next(self._numbers)
+            self._step_into_lines(caller, in_front=in_front)
+
+    def _first(self, queue: str, rank: int | None, without: Caller | None = None) -> Caller | None:
         lines = self._lines.values() if rank is None else [self._lines.get(rank, {})]
-        heads = [next(iter(line[queue].callers)) for line in lines if queue in line]
-        return min(heads, key=lambda caller: caller.number, default=None)
+        heads = [_head(line[queue], without) for line in lines if queue in line]
+        return min((head for head in heads if head is not None), key=lambda caller: caller.number, default=None)
 
     # -- lines -------------------------------------------------------------------------------------------------
 
@@ -151,3 +230,8 @@ class Callers:
     def _add_room(self, caller: Caller, room: int) -> None:
         for rank, queue in enumerate(caller.queues):
             self._lines[rank][queue].room += room
+
+
+def _head(line: _Line, without: Caller | None) -> Caller | None:
+    """The first in line, or the second if the first is the one to be left out."""
+    return next((caller for caller in line.callers if caller is not without), None)

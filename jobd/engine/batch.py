@@ -255,13 +255,13 @@ class Batcher(Generic[Item, Answer]):
         if self._read_back is None:
             return _unknown(len(items), error)
         try:
-            found = await self._read_back(items)
-            missing = [item for item, answer in zip(items, found, strict=True) if isinstance(answer, NotApplied)]
+            answers = await self._read_back(items)
+            missing = [item for item, answer in zip(items, answers, strict=True) if isinstance(answer, NotApplied)]
         except Exception as second_error:
             return _unknown(len(items), second_error)
         resend = missing and resends > 0
         resent = iter(await self._settle(missing, resends - 1) if resend else [error] * len(missing))
-        return [next(resent) if isinstance(answer, NotApplied) else answer for answer in found]
+        return [next(resent) if isinstance(answer, NotApplied) else answer for answer in answers]
 
 
 def _unknown(number: int, cause: Exception | None) -> list[Exception]:

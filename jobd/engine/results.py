@@ -23,7 +23,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 import stat
 import threading
 import time
@@ -34,6 +33,7 @@ import anyio
 from anyio import to_thread
 
 from jobd.errors import JobdError
+from jobd.host.data_dir import node_name
 from jobd.host.files import write_whole
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Results:
         self.limiter = anyio.CapacityLimiter(AT_ONCE)
         #: result_ref of files written here in the last `FRESH_S`, with time.monotonic(); oldest first.
         self._fresh: dict[str, float] = {}
-        self._node = _node_of(data_dir)
+        self._node = node_name(data_dir)
         self._lock = threading.Lock()
 
     # -- writing -----------------------------------------------------------------------------------------------
@@ -198,9 +198,9 @@ class Results:
         """Delete files that no row names; how many were here. One on another node is for that node to sweep."""
         return await to_thread.run_sync(self._remove, list(refs))
 
-    async def remove_orphans(self, found: Iterable[Found]) -> int:
+    async def remove_orphans(self, files: Iterable[Found]) -> int:
         """The same for what was found by walking, but not what a report under way may be about to name."""
-        return await to_thread.run_sync(self._remove_orphans, [one.ref for one in found])
+        return await to_thread.run_sync(self._remove_orphans, [file.ref for file in files])
 
     def _remove_orphans(self, refs: list[str]) -> int:
         with self._lock:  # a report that comes now waits, and writes its file again
@@ -223,7 +223,7 @@ class Results:
             removed += 1
         return removed
 
-    # -- looking -----------------------------------------------------------------------------------------------
+    # -- walking -----------------------------------------------------------------------------------------------
 
     def walk(self) -> Generator[Found, None, None]:
         """Every file of ours, for as long as it takes; those that come and go meanwhile may be there or not. Blocks."""
@@ -236,7 +236,7 @@ class Results:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                log.warning("%s/%s cannot be looked through: %s", FOLDER, folder, error.strerror)
+                log.warning("%s/%s cannot be listed: %s", FOLDER, folder, error.strerror)
 
     def belong_to(self, installation: str) -> bool:
         """Whether these are the files of this database: with another one, every file would look like an orphan.
@@ -254,12 +254,6 @@ class Results:
         except OSError as error:
             log.warning("%s cannot be read: %s", marker, error.strerror)
             return False
-
-
-def _node_of(data_dir: Path) -> str:
-    """The host, for people, and its folder, since several nodes may share a host."""
-    host = re.sub("[^a-z0-9]+", "-", socket.gethostname().lower())[:40]
-    return f"{host}-{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]}"
 
 
 class _Folder:

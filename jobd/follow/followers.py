@@ -2,7 +2,7 @@
 
 What followers get is read from Postgres, from their cursor on, and together for all of them: it is complete, in order,
 and the same after any crash. No follower has a connection of its own. A wakeup says that there is something to read;
-since wakeups may be lost, every cursor is also polled.
+since wakeups may be lost, every cursor is also polled, however many wakeups come meanwhile.
 
 A follower holds at most `ROOM` events or `ROOM_BYTES`, plus what one read brings beyond that. A follower that does not
 fetch its events is passed over until it does, and costs nothing more.
@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from jobd.errors import ServerDown
+from jobd.job.history import Event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -36,10 +37,11 @@ C = TypeVar("C")
 #: streams events hands it to its follower (http/events.py).
 WriteAtOnce: TypeAlias = "Callable[[bytes], bool]"
 
-#: Events and bytes that may wait for one follower before it is passed over.
+#: Events that may wait for one follower before it is passed over.
 ROOM = 256
+#: Bytes of events that may wait for one follower before it is passed over.
 ROOM_BYTES = 256 * 1024
-#: How often the reading task reports to the supervisor while nobody follows anything.
+#: Seconds between two signs of life to the supervisor while nobody follows anything.
 BEAT_S = 5.0
 
 
@@ -55,17 +57,23 @@ class Batch(msgspec.Struct, Generic[C], frozen=True):
     is_last: bool = False
     #: There may be more to read at once.
     is_cut: bool = False
+    #: The events themselves, for followers that make something else of them.
+    events: list[Event] = []
 
 
 class Follower(Generic[C]):
     """A client that follows the events of one job or ticket."""
 
-    def __init__(self, followed_id: UUID, after: C, write_at_once: WriteAtOnce | None = None) -> None:
+    def __init__(
+        self, followed_id: UUID, after: C, write_at_once: WriteAtOnce | None = None, *, has_begun: bool = True
+    ) -> None:
         self.followed_id = followed_id
         #: The cursor of the last event that it was given.
         self.cursor = after
         #: It will be given nothing more: it has had the last event, or the job is gone, or jobd stops.
         self.is_over = False
+        #: False while its first events are read by its own request: until then nothing is read for it.
+        self.has_begun = has_begun
         #: At the last read it had no room, so there may be more for it.
         self.was_passed_over = False
         #: Used only while `next` waits: a follower that has text in hand may be writing it.
@@ -79,7 +87,7 @@ class Follower(Generic[C]):
     def has_room(self) -> bool:
         if self.is_over:
             return False
-        self.was_passed_over = self._count >= ROOM or self._size >= ROOM_BYTES
+        self.was_passed_over = not self.has_begun or self._count >= ROOM or self._size >= ROOM_BYTES
         return not self.was_passed_over
 
     def give(self, batch: Batch[C]) -> None:
@@ -112,6 +120,34 @@ class Follower(Generic[C]):
         return text
 
 
+class EventFollower(Follower[C]):
+    """A follower that gets events as they are, not as text."""
+
+    def __init__(self, followed_id: UUID, after: C) -> None:
+        super().__init__(followed_id, after, has_begun=False)
+        self._events: list[Event] = []
+
+    def give(self, batch: Batch[C]) -> None:
+        if not batch.count:
+            return
+        self.cursor = batch.cursor
+        self.is_over = batch.is_last
+        self._events += batch.events
+        self._count += batch.count
+        self._size += len(batch.text)
+        self._news.set()
+
+    async def next_events(self, timeout_s: float) -> list[Event]:
+        """The events that have come since the last call; none after `timeout_s`, or if it is over."""
+        if not self._events and not self.is_over:
+            self._news = anyio.Event()
+            with anyio.move_on_after(timeout_s):
+                await self._news.wait()
+        events, self._events = self._events, []
+        self._count = self._size = 0
+        return events
+
+
 class Followers(Generic[C]):
     """A service that reads for all followers of one kind. Subclasses say how to read, and how often."""
 
@@ -123,19 +159,32 @@ class Followers(Generic[C]):
         self._followers: dict[UUID, set[Follower[C]]] = {}
         #: Jobs or tickets that are known to have changed since they were last read.
         self._moved: set[UUID] = set()
+        #: When every cursor was last read, or the first follower came, by time.monotonic().
+        self._polled_at = 0.0
 
     @contextlib.contextmanager
     def following(self, followed_id: UUID, after: C, write_at_once: WriteAtOnce | None = None) -> Iterator[Follower[C]]:
+        """A follower for whom the reading task reads all that comes after the cursor."""
         follower = Follower(followed_id, after, write_at_once)
-        self._followers.setdefault(followed_id, set()).add(follower)
+        self._add(follower)
         self._note_moved([followed_id])
         try:
             yield follower
         finally:
-            others = self._followers[followed_id]
-            others.discard(follower)
-            if not others:
-                del self._followers[followed_id]
+            self.leave(follower)
+
+    def _add(self, follower: Follower[C]) -> None:
+        if not self._followers:
+            self._polled_at = time.monotonic()
+            self._wakeup.set()  # the reading task may be waiting longer than until the next poll
+        self._followers.setdefault(follower.followed_id, set()).add(follower)
+
+    def leave(self, follower: Follower[C]) -> None:
+        """The follower wants nothing more; may be called twice."""
+        others = self._followers.get(follower.followed_id, set())
+        others.discard(follower)
+        if not others:
+            self._followers.pop(follower.followed_id, None)
 
     async def parts(self, follower: Follower[C], heartbeat_s: float) -> AsyncIterator[bytes]:
         """What a follower gets, as it comes; a comment as heartbeat after `heartbeat_s` without anything."""
@@ -168,17 +217,17 @@ class Followers(Generic[C]):
         """Runs beside the reading task, to receive wakeups from elsewhere."""
 
     def _poll_s(self) -> float:
-        """How often every cursor is read though no wakeup says so."""
+        """Seconds between two polls, which read after every cursor without a wakeup."""
         raise NotImplementedError
 
     def _rest_s(self, took_s: float) -> float:
         """The pause after a read that took this long. What happens meanwhile is read together."""
         raise NotImplementedError
 
-    def _due(self, *, woken: bool) -> set[UUID]:
-        """What to read now: what has moved, or everything that is followed at a poll."""
+    def _due(self, *, is_poll: bool) -> set[UUID]:
+        """The jobs or tickets to read now: those that have changed, or at a poll all that are followed."""
         moved, self._moved = self._moved, set()
-        return moved if woken else set(self._followers)
+        return set(self._followers) if is_poll else moved
 
     # -- running -------------------------------------------------------------------------------------------------
 
@@ -189,15 +238,21 @@ class Followers(Generic[C]):
                 tasks.start_soon(self._wakeup.set_when, handle.stop)
                 handle.ready()
                 while not handle.stop.is_set():
-                    woken = await self._wakeup.wait(self._poll_s() if self._followers else BEAT_S)
+                    await self._wakeup.wait(min(BEAT_S, self._until_poll_s()))
                     handle.beat()
-                    if due := self._due(woken=woken):
-                        started_at = time.monotonic()
+                    started_at = time.monotonic()
+                    is_poll = self._until_poll_s() <= 0
+                    if is_poll:
+                        self._polled_at = started_at
+                    if due := self._due(is_poll=is_poll):
                         await self.run_once(due)
                         await anyio.sleep(self._rest_s(time.monotonic() - started_at))
                 tasks.cancel_scope.cancel()
         finally:
             self._end_all()
+
+    def _until_poll_s(self) -> float:
+        return self._polled_at + self._poll_s() - time.monotonic() if self._followers else BEAT_S
 
     async def run_once(self, ids: Iterable[UUID]) -> int:
         """Read for every follower of these that has room; how many cursors there were."""

@@ -1,4 +1,4 @@
-"""The ticket tailer: one per node, for everyone who follows tickets here.
+"""The ticket tailer: one per node, for all followers of tickets here.
 
 What followers get is the log of their ticket in Postgres. A wakeup says that this node has changed some ticket; what
 other nodes did is found by polling, and only while somebody follows a ticket.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from jobd.tickets.wakeups import Wakeups
     from jobd.wire.tickets import LogLine
 
-#: How soon a follower gets what another node did.
+#: Seconds between two polls: the longest delay of a change that another node made.
 POLL_S = 1.0
-#: The pause between two reads. What happens meanwhile is read together.
+#: Debounce in seconds after a read: changes that come meanwhile are read together.
 REST_S = 0.02
 
 
@@ -40,9 +40,9 @@ class TicketTailer(Followers[int]):
     def _rest_s(self, took_s: float) -> float:
         return REST_S
 
-    def _due(self, *, woken: bool) -> set[UUID]:
+    def _due(self, *, is_poll: bool) -> set[UUID]:
         """All of them: a wakeup does not say which ticket has changed."""
-        return super()._due(woken=False)
+        return super()._due(is_poll=True)
 
     async def _read(self, places: Sequence[tuple[UUID, int]]) -> list[Batch[int]]:
         """Each log once, from the earliest cursor of its followers on."""

@@ -1,9 +1,9 @@
 """Which user the embedded servers run as, and whether that user can get at a path.
 
 Postgres refuses to run as root, so a jobd started as root hands both servers to an account without rights, `jobd`: the
-package makes it, else the first start does. It is not `nobody`, which others use too: whoever has the servers' account
-can read the database. A data directory from a jobd that did use `nobody` is handed over, or goes on as it is with
-a warning where no account can be made. Any other user's jobd runs the servers as itself.
+package makes it, else the first start does. It is not `nobody`, which other programs use too: a process of the servers'
+account can read the database. A data directory from a jobd that did use `nobody` is handed over, or goes on as it is
+with a warning where no account can be made. A jobd that is not root runs the servers as its own user.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ACCOUNT = "jobd"
-#: What jobd used before it made an account of its own.
+#: The account that earlier versions of jobd used, before they made one of their own.
 SHARED_ACCOUNT = "nobody"
-#: The first that is installed makes the account.
+#: Commands that make the account; the first whose program is installed is used.
 MAKERS = (
     (
         *("useradd", "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"),
@@ -46,7 +46,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     uid: int
     gid: int
-    #: The servers run as someone else than jobd itself, which is root then.
+    #: jobd is root, and the servers run as this other account.
     dropped: bool
 
 

@@ -7,6 +7,7 @@
                        is a folder of our own, so that the servers' account cannot put something else in its place)
     postgres/          0700, the servers': the cluster            postgres.lock, valkey.lock: see locks.py
     results/           0700: results too large for their rows, see results.py
+    files/             0700: files that clients sent or batches made, see files/storage.py
     attempts/          0700: a folder for each command that runs, see tasks/workdir.py
     backups/           0700: automatic backups, see backup/keep.py
     restoring/         0700: a restore under way, or one that was cut short, see backup/staging.py
@@ -18,9 +19,12 @@ The directory is 0700. Started by root it is 0710 with the servers' group, so th
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
+import re
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -32,6 +36,7 @@ from jobd.errors import AlreadyRunning, DataDirRefused, DiskFull
 from jobd.host import locks
 from jobd.host.account import account_to_start, can_reach, user_name
 from jobd.host.files import Owner, make_folder, opened_folder, write_whole
+from jobd.host.space import disk_space
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,13 +46,21 @@ if TYPE_CHECKING:
 #: The kernel's limit for a unix socket path is 108 bytes with its NUL.
 SOCKET_PATH_BYTES = 107
 LONGEST_SOCKET = ".s.PGSQL.5432"
-#: Not /run, often mounted noexec, since programs may have to be copied there; not what goes away with a login session.
+#: Folders for a short path to the sockets. Not /run, often mounted noexec, since programs may have to be copied there;
+#: not XDG_RUNTIME_DIR, which goes away with the login session.
 SHORT_FOLDERS = ("/tmp", "/var/tmp")
-#: A new cluster with its first WAL takes about 80 MiB; a warm start wants room for two WAL segments.
+#: Free bytes for the first start: a new cluster with its first WAL takes about 80 MiB.
 FIRST_START_BYTES = 160 << 20
+#: Free bytes for a later start: room for two WAL segments.
 WARM_START_BYTES = 48 << 20
 RESTORING = "restoring"
 CLUSTER = "postgres"
+
+
+def node_name(data_dir: Path) -> str:
+    """In the names of its files: the host, for people, and the directory, since several nodes may share a host."""
+    host = re.sub("[^a-z0-9]+", "-", socket.gethostname().lower())[:40]
+    return f"{host}-{hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:8]}"
 
 
 class Addresses(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +95,7 @@ class DataDir:
         except OSError as error:
             raise _refused(self.path, f"cannot be made: {error.strerror}") from error
         self._held.append(self._take_lock())
-        self._check_restore()  # once more, now that nobody else is at it
+        self._check_restore()  # once more, now that this process holds the lock
         shutil.rmtree(self.path / RESTORING, ignore_errors=True)
         self._set_mode()
         self._make_run()
@@ -123,9 +136,7 @@ class DataDir:
         return locks.is_held(self.lock_path)
 
     def free_bytes(self) -> int:
-        nearest = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
-        info = os.statvfs(nearest)
-        return info.f_bavail * info.f_frsize
+        return disk_space(self.path).free
 
     # -- places -----------------------------------------------------------------------------------------------
 
@@ -211,7 +222,7 @@ class DataDir:
             raise _refused(self.path, f"cannot be made: {nearest} is not writable")
 
     def _check_restore(self) -> None:
-        """The cluster comes last: with it the restore has happened, and what else there is of it can go."""
+        """Refuse a restore that was cut short. The cluster is put in place last: with it the restore is complete."""
         if (self.path / RESTORING).exists() and not self.cluster.exists():
             raise _refused(self.path, "has a restore in it that was cut short; run jobd restore again")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-#: O_NONBLOCK: a named pipe in the place of a file must not keep us waiting.
+#: O_NONBLOCK: opening a named pipe in the place of a file must not block.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -104,6 +104,15 @@ def make_folder(path: Path | str, owner: Owner, *, within: int | None = None) ->
                     _hand_over(name, inner, before, owner)
             os.fchown(fd, *owner)
         os.fchmod(fd, 0o700)
+
+
+def make_private_folder(name: str, parent: int) -> None:
+    """A 0700 folder of this process, if it is not there yet; on the disk when this returns."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return
+    os.fsync(parent)
 
 
 def sync_folder(path: Path) -> None:

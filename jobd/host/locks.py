@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-#: Seconds between two tries to take a lock.
+#: Seconds between two checks whether a lock that is being released by force is free.
 POLL_S = 0.01
-#: For how long a lock may be shared by people who only ask before it counts as held.
+#: Seconds for which a lock may be shared by processes that only test it (`is_held`) before it counts as held.
 PROBE_S = 1.0
 
 
@@ -78,7 +78,7 @@ async def release_by_force(path: Path, steps: Iterable[tuple[signal.Signals, flo
     Returns the processes that were there. Signals go only to the first of a family (the one whose parent does not
     hold the lock), so that Postgres stops itself in order; the last step goes to all of them.
     """
-    found = holders(path)
+    pids = holders(path)
     plan = list(steps)
     for number, (sig, wait_s) in enumerate(plan):
         if not is_held(path):
@@ -87,7 +87,7 @@ async def release_by_force(path: Path, steps: Iterable[tuple[signal.Signals, flo
         deadline = time.monotonic() + wait_s
         while is_held(path) and time.monotonic() < deadline:
             await anyio.sleep(POLL_S)
-    return found
+    return pids
 
 
 def _locked(fd: int, how: int) -> bool:
@@ -129,8 +129,8 @@ def _holds(pid: int, info: os.stat_result) -> bool:
     try:
         for name in os.listdir(folder):
             with contextlib.suppress(OSError):
-                found = os.stat(f"{folder}/{name}")
-                if (found.st_dev, found.st_ino) == (info.st_dev, info.st_ino):
+                opened = os.stat(f"{folder}/{name}")
+                if (opened.st_dev, opened.st_ino) == (info.st_dev, info.st_ino):
                     with open(f"/proc/{pid}/fdinfo/{name}", "rb") as details:
                         return b"FLOCK" in details.read()
     except OSError:  # gone, or another user's

@@ -1,7 +1,8 @@
 """Logs: short lines with colour for a person at a terminal, one JSON object a line for everything else.
 
-Fields (`job`, `attempt`, `node`, `service`) travel as `extra`. Payloads, tokens and passwords are never passed to a
-logger; as a second net, every URL in a line is masked. A line is always one line: control characters are escaped.
+Fields (`FIELDS`) travel as `extra`. Those of the request or job that a task works on are on each of its lines, also on
+those of a handler that logs by itself: see `SUBJECT`. Payloads, tokens and passwords are never passed to a logger; as a
+second net, every URL in a line is masked. A line is always one line: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -11,17 +12,44 @@ import logging
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from jobd.host.masking import masked_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FIELDS = ("service", "job", "attempt", "node")
+FIELDS = ("service", "request_id", "job_id", "attempt", "trace_id", "node")
 COLOURS = {"DEBUG": "2", "INFO": "36", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 #: Control characters, the two line separators of Unicode, and what stands for bytes that were no text.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class LogSubject(Protocol):
+    """What log lines are about. Its fields are asked for only when there is a line."""
+
+    @property
+    def log_fields(self) -> Mapping[str, str]: ...
+
+
+#: The request or job that the running task, or a thread that it started, works on.
+SUBJECT: ContextVar[LogSubject | None] = ContextVar("subject", default=None)
+
+
+def job_fields(job_id: object, attempt: int | None = None, traceparent: str | None = None) -> dict[str, str]:
+    """The fields of a line about a job, for `extra`."""
+    fields = {"job_id": str(job_id)}
+    if attempt is not None:
+        fields["attempt"] = str(attempt)
+    if traceparent is not None:
+        fields["trace_id"] = trace_id_in(traceparent)
+    return fields
+
+
+def trace_id_in(traceparent: str) -> str:
+    """The trace in a header of W3C Trace Context that was checked."""
+    return traceparent.split("-")[1]
 
 
 def set_up(level: str, form: str, *, stream: TextIO | None = None, environ: Mapping[str, str]) -> None:
@@ -79,7 +107,10 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
-    return {name: _one_line(str(getattr(record, name))) for name in FIELDS if hasattr(record, name)}
+    subject = SUBJECT.get()
+    found: dict[str, object] = {} if subject is None else dict(subject.log_fields)
+    found |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
+    return {name: _one_line(str(found[name])) for name in FIELDS if name in found}
 
 
 def _one_line(text: str) -> str:

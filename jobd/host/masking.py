@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 HIDDEN = "***"
-#: Without the punctuation behind it, or a port with a full stop would look like a password. It begins at the slashes
-#: because `\S+` before them would take time squared over a long word.
+#: A URL from `://` on, without punctuation at its end, since a port with a full stop would pass for a password. The
+#: scheme is left out: `\S+` before the slashes would take quadratic time in a long word.
 _URL = re.compile(r"""://\S*[^\s.,:;!?)\]}'"]""")
 
 

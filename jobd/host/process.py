@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: All that a server needs from the environment; nothing of jobd's own leaks into it.
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
-#: What keeps a process from being started today and perhaps not in a second.
+#: Errors of fork and exec that may go away by themselves: out of processes, memory or files, or the program is written.
 EXHAUSTED = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
 #: Last lines of a program's output that are kept to explain why it ended.
 REMEMBERED_LINES = 20

@@ -16,7 +16,7 @@ class Notifier:
         self._address = environ.get("NOTIFY_SOCKET", "")
         for_us = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         usec = environ.get("WATCHDOG_USEC", "")
-        #: How often systemd wants to hear that all is well; None if it does not ask.
+        #: Seconds within which systemd's watchdog expects a notification (WatchdogSec=); None: it is off.
         self.watchdog_s = int(usec) / 1e6 if usec.isdigit() and for_us else None
 
     def send(self, *assignments: str) -> None:

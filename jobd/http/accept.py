@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
-from jobd.http.connection import ClientConnection
+from jobd.http.connection import ClientConnection, ClientReader
 from jobd.http.hypercorn_names import WorkerContext, parse_socket_addr
 
 if TYPE_CHECKING:
@@ -173,12 +173,12 @@ class HttpServer:
 
 async def _open_streams(
     peer: socket.socket, tls: ssl.SSLContext | None, handshake_s: float
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+) -> tuple[ClientReader, asyncio.StreamWriter]:
     loop = asyncio.get_running_loop()
     peer.setblocking(False)
     if peer.family != socket.AF_UNIX:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    reader = asyncio.StreamReader(loop=loop)
+    reader = ClientReader(loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport, _ = await loop.connect_accepted_socket(
         lambda: protocol, peer, ssl=tls, ssl_handshake_timeout=None if tls is None else handshake_s

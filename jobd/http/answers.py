@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from jobd.lifecycle import read
-from jobd.lifecycle.waiting import explain_waiting
+from jobd.lifecycle.depend import list_dependencies
 from jobd.wire import gateway as wire
 from jobd.wire.milliseconds import ms
 from jobd.wire.problems import ApiError
+from jobd.wire.schedules import SCHEDULE_LABEL, SCHEDULED_FOR_LABEL
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from msgspec import UnsetType
 
-    from jobd.lifecycle.waiting import Wait
-    from jobd.store.session import Session
+    from jobd.http.endpoint import Call
+    from jobd.http.eta import Etas
+    from jobd.lifecycle.depend import Edge
+    from jobd.lifecycle.search import JobSummary
+
+_decode_labels = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def ms_or_none(at: datetime | None) -> int | None:
@@ -30,37 +38,66 @@ def raw_or_none(text: str | None) -> Raw | None:
     return None if text is None else Raw(text.encode())
 
 
+def labels_in(text: str | None) -> dict[str, str]:
+    return {} if text is None else _decode_labels(text)
+
+
 def job_id_in(text: str) -> UUID:
-    """An id from a path; only the usual spelling is one."""
-    try:
+    return id_in(text, "job")
+
+
+def id_in(text: str, noun: Literal["job", "ticket"]) -> UUID:
+    """An id from a path, only in the canonical form of 36 characters; raises ApiError `unknown_job` or its like."""
+    with contextlib.suppress(ValueError):
         if len(text) == 36:
             return UUID(text)
-    except ValueError:
-        pass
-    raise ApiError("unknown_job", f"{text[:64]!r} is no job id")
+    raise ApiError(f"unknown_{noun}", f"{text[:64]!r} is no {noun} id")
 
 
-async def read_job(connection: Session, job_id: UUID) -> read.Job:
-    """The job; raises ApiError `gone_job` or `unknown_job`."""
-    job = (await read.read_jobs(connection, [job_id])).get(job_id)
-    if job is None:
-        raise await missing(connection, job_id)
+async def read_job(call: Call, job_id: UUID) -> read.Job:
+    """The job, if the caller may see it; raises ApiError `gone_job` or `unknown_job`."""
+    job = (await read.read_jobs(call.services.database, [job_id])).get(job_id)
+    if job is None or not _is_seen(call, job):
+        raise await missing(call, job_id)
     return job
 
 
-async def missing(connection: Session, job_id: UUID) -> ApiError:
-    """Why there is no such job: deleted, or never there."""
-    if await read.gone_among(connection, [job_id]):
+async def read_whole(call: Call, job_id: UUID) -> read.WholeJob:
+    """The job with its attempts, if the caller may see it; raises ApiError `gone_job` or `unknown_job`."""
+    whole = await read.read_whole_job(call.services.database, job_id)
+    if whole is None or not _is_seen(call, whole.job):
+        raise await missing(call, job_id)
+    return whole
+
+
+async def check_seen(call: Call, job_ids: Collection[UUID]) -> None:
+    """Raises ApiError `unknown_job` or `gone_job` for a job that the caller may not see; its owner never changes."""
+    if call.principal.sees is None:
+        return
+    own = await read.owned_among(call.services.database, call.principal.sees, job_ids)
+    for job_id in job_ids:
+        if job_id not in own:
+            raise await missing(call, job_id)
+
+
+def _is_seen(call: Call, job: read.Job) -> bool:
+    return call.principal.sees in (None, job.owner)
+
+
+async def missing(call: Call, job_id: UUID) -> ApiError:
+    """Why there is no such job for the caller: deleted, or never there. One of others was never there."""
+    if await read.gone_among(call.services.database, [job_id], owner=call.principal.sees):
         return ApiError("gone_job", f"job {job_id} has finished and was deleted after its retention")
     return ApiError("unknown_job", f"there is no job {job_id}")
 
 
-async def whole_object(connection: Session, job: read.Job, *, existing: bool = False) -> wire.JobObject:
+async def whole_object(etas: Etas, whole: read.WholeJob, *, existing: bool = False) -> wire.JobObject:
     """The job with why it waits and what was tried."""
-    waits = await explain_waiting(connection, [job.id]) if job.status == "queued" else {}
-    attempts = await read.read_attempts(connection, job.id) if job.attempt_no else []
-    waiting = waiting_object(waits[job.id]) if job.id in waits else UNSET
-    return job_object(job, waiting, [attempt_object(one) for one in attempts], existing=existing)
+    job = whole.job
+    waits = await etas.waiting([job.id]) if job.status == "queued" else {}
+    waiting = waits.get(job.id, UNSET)
+    made = job_object(job, waiting, [attempt_object(attempt) for attempt in whole.attempts], existing=existing)
+    return made if job.waits_for is None else await _with_dependencies(etas, made)
 
 
 def job_object(
@@ -71,6 +108,7 @@ def job_object(
     existing: bool = False,
 ) -> wire.JobObject:
     ended_badly = job.status in ("error", "canceled")
+    labels = labels_in(job.labels)
     return wire.JobObject(
         job_id=job.id,
         task=job.task,
@@ -96,15 +134,38 @@ def job_object(
         waiting=waiting,
         attempts=attempts,
         existing=existing or UNSET,
+        labels=labels,
+        owner=job.owner,
+        traceparent=job.traceparent,
+        expires_ts=ms_or_none(job.expires_at),
+        snoozes=job.snoozes,
+        interruptions=job.interruptions,
+        schedule=labels.get(SCHEDULE_LABEL),
+        scheduled_for_ts=_scheduled_for(labels),
+        limit_key=job.limit_key or None,
+        group_id=job.group_id,
     )
 
 
-def waiting_object(wait: Wait) -> wire.Waiting:
-    if wait.paused:
-        return wire.Waiting(reason="paused", position=wait.position)
-    if wait.in_line:
-        return wire.Waiting(reason="in_line", position=wait.position)
-    return wire.Waiting(reason="retry_backoff" if wait.attempt_count else "delayed", position=None)
+async def _with_dependencies(etas: Etas, job: wire.JobObject) -> wire.JobObject:
+    edges = await list_dependencies(etas.database, [job.job_id], most=wire.MAX_SHOWN_DEPENDS)
+    waiting = job.waiting
+    if isinstance(waiting, wire.Waiting) and waiting.reason == "depends":
+        waiting = msgspec.structs.replace(waiting, depends_on=[edge.on_id for edge in edges if edge.open])
+    return msgspec.structs.replace(job, waiting=waiting, depends_on=dependency_objects(edges))
+
+
+def dependency_objects(edges: Sequence[Edge]) -> list[wire.DependencyObject]:
+    return [
+        wire.DependencyObject(
+            id=edge.on_id,
+            kind="group" if edge.is_group else "job",
+            on="any" if edge.on_any else "success",
+            ref=edge.ref,
+            status=edge.status,  # type: ignore[arg-type]  # the table has no other words
+        )
+        for edge in edges
+    ]
 
 
 def attempt_object(attempt: read.Attempt) -> wire.Attempt:
@@ -119,7 +180,13 @@ def attempt_object(attempt: read.Attempt) -> wire.Attempt:
     )
 
 
-def job_summary(job: read.JobSummary) -> wire.JobSummary:
+def _scheduled_for(labels: dict[str, str]) -> int | None:
+    at_ms = labels.get(SCHEDULED_FOR_LABEL, "")
+    return int(at_ms) if at_ms.isdecimal() else None
+
+
+def job_summary(job: JobSummary, waiting: wire.Waiting | UnsetType = UNSET) -> wire.JobSummary:
+    labels = labels_in(job.labels)
     return wire.JobSummary(
         job_id=job.id,
         task=job.task,
@@ -132,4 +199,9 @@ def job_summary(job: read.JobSummary) -> wire.JobSummary:
         attempt_count=job.attempt_count,
         max_attempts=job.max_attempts,
         finished_ts=ms_or_none(job.finished_at),
+        labels=labels,
+        owner=job.owner,
+        waiting=waiting,
+        schedule=labels.get(SCHEDULE_LABEL),
+        scheduled_for_ts=_scheduled_for(labels),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect
 
 from jobd.wire.json_check import check_json
 from jobd.wire.problems import ApiError
@@ -36,27 +37,49 @@ async def read_json(request: Request, type_: type[_T], limit: int) -> _T:
 
 async def read_bytes(request: Request, limit: int) -> bytes:
     """The whole body, cut off where it is too long."""
-    too_large = ApiError("body_too_large", f"the body has more than {limit} bytes", headers={"Connection": "close"})
+    if int(header(request, b"content-length") or 0) > limit:
+        raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise too_large
-    async for part in request.stream():
+    has_more = True
+    while has_more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        part, has_more = message.get("body", b""), message.get("more_body", False)
         size += len(part)
         if size > limit:
-            raise too_large
-        parts.append(part)
+            raise _too_large(limit)
+        if part:
+            parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
+def _too_large(limit: int) -> ApiError:
+    return ApiError("body_too_large", f"the body has more than {limit} bytes", headers={"Connection": "close"})
+
+
 def check_content_type(request: Request, allowed: frozenset[str]) -> None:
-    found = request.headers.get("content-type", "")
-    if found.lower() not in allowed:
+    sent = content_type(request)
+    if sent.lower() not in allowed:
         raise ApiError(
-            "unsupported_media_type", f"Content-Type is {found or 'missing'}; send {sorted(allowed)[0]} in UTF-8"
+            "unsupported_media_type", f"Content-Type is {sent or 'missing'}; send {sorted(allowed)[0]} in UTF-8"
         )
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if header(request, b"content-encoding") not in (None, b"identity"):
         raise ApiError("unsupported_media_type", "Content-Encoding is not supported; send the JSON as it is")
+
+
+def content_type(request: Request) -> str:
+    """Empty if it was not sent."""
+    return (header(request, b"content-type") or b"").decode("latin-1")
+
+
+def header(request: Request, name: bytes) -> bytes | None:
+    """The first header of that name, from the raw ASGI list: Starlette makes an object at each access."""
+    for header_name, value in request.scope["headers"]:
+        if header_name == name:
+            return bytes(value)
+    return None
 
 
 def convert(value: object, type_: type[_T]) -> _T:

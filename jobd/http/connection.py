@@ -30,13 +30,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.lowlevel
 
-from jobd.http.http1 import Http1
+from jobd.http.http1 import Http1, run_app
 from jobd.http.hypercorn_names import MAX_RECV, Closed, Event, RawData, TaskGroup, Updated, parse_socket_addr
+from jobd.http.whole_request import WholeExchange, read_whole_request, scope_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jobd.http.accept import Admission
     from jobd.http.http1 import HttpSettings
     from jobd.http.hypercorn_names import WorkerContext
+    from jobd.http.whole_request import WholeRequest
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,7 @@ BODY_STALL_S = 10.0
 #: Seconds that a body may take in all, plus one second for every `BODY_BYTES_PER_S` received: against slow-body attacks
 #: that send a byte now and then, while a large upload over a slow line still gets through.
 BODY_S = 60.0
+#: Bytes of a body that earn it one more second: the slowest upload that is let through, in bytes per second.
 BODY_BYTES_PER_S = 100 * 1024
 #: Seconds for which the rest of a body is read and dropped after the request was answered.
 LINGER_S = 2.0
@@ -58,6 +63,32 @@ WRITE_S = 30.0
 
 #: `struct ucred` of SO_PEERCRED: pid, uid, gid.
 _PEER = struct.Struct("3i")
+
+
+class ClientReader(asyncio.StreamReader):
+    """Reads from a client, and reports at once that the client has left, also while nobody reads.
+
+    It stops receiving at `AHEAD_BYTES` that nobody has read.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=AHEAD_BYTES // 2, loop=loop)  # asyncio pauses the transport at twice the limit
+        self.has_ended = False
+        #: Called when the client has left.
+        self.on_end: Callable[[], None] | None = None
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self._end()
+
+    def set_exception(self, exc: BaseException) -> None:
+        super().set_exception(exc)  # type: ignore[arg-type]  # typeshed is narrower than asyncio
+        self._end()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        if self.on_end is not None:
+            self.on_end()
 
 
 class ReadAhead:
@@ -98,11 +129,12 @@ class ClientConnection:
         app: Any,
         settings: HttpSettings,
         context: WorkerContext,
-        reader: asyncio.StreamReader,
+        reader: ClientReader,
         writer: asyncio.StreamWriter,
         client: tuple[str, int] | None,
         admission: Admission,
     ) -> None:
+        self._app = app
         self._settings = settings
         self._context = context
         self._reader = reader
@@ -127,15 +159,19 @@ class ClientConnection:
             state["reserved"] = True
         if peer.family == socket.AF_UNIX:
             state["uid"] = peer_uid(peer.fileno())
+        self._client = client
+        self._server = parse_socket_addr(peer.family, peer.getsockname())
+        self._is_tls = writer.get_extra_info("ssl_object") is not None
+        self._state = state
         self._protocol = Http1(
             app,
             settings,
             context,
             self._tasks,
             state,
-            writer.get_extra_info("ssl_object") is not None,
+            self._is_tls,
             client,
-            parse_socket_addr(peer.family, peer.getsockname()),
+            self._server,
             self._send,
             can_read=ReadAhead(self),
         )
@@ -251,8 +287,13 @@ class ClientConnection:
         try:
             while not self._reader.at_eof():
                 if not self._protocol.is_within_body():
-                    self._slowness = Slowness()
                     data = await self._reader.read(MAX_RECV)
+                    if self._protocol.is_between_requests() and (request := read_whole_request(data)):
+                        await self._serve_whole(request)
+                        if self._transport.is_closing():
+                            break
+                        continue
+                    self._slowness = Slowness()
                 elif (part := await self._read_of_body()) is not None:
                     data = part
                 else:
@@ -263,6 +304,36 @@ class ClientConnection:
             pass
         self._be_busy()
         await self._protocol.handle(Closed())
+
+    async def _serve_whole(self, request: WholeRequest) -> None:
+        """Serve a request that has arrived whole, in this task."""
+        self._protocol.keep_alive_requests += 1
+        scope = scope_of(request, self._state, is_tls=self._is_tls, client=self._client, server=self._server)
+        exchange = WholeExchange(request, scope, self._protocol, self._write_answer)
+        self._reader.on_end = exchange.leave
+        if self._reader.has_ended:
+            exchange.leave()
+        self._admission.use()
+        self._be_busy()
+        try:
+            await run_app(self._app, scope, exchange.receive, exchange.send)
+        finally:
+            self._reader.on_end = None
+        if not self._transport.is_closing():
+            self._be_idle()
+
+    async def _write_answer(self, data: bytes, closes: bool) -> None:
+        """Write a whole answer; `closes`: it is the last on this connection."""
+        if self._transport.is_closing():
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # the client has left
+            self._writer.write(data)
+            self._written += len(data)
+            self._check_writes_later()
+            if closes:
+                self.hang_up()
+            elif self._transport.get_write_buffer_size():
+                await self._writer.drain()
 
     async def read_ahead(self) -> None:
         """Buffer what follows the running request; wait for ever when the buffer is full."""

@@ -11,6 +11,7 @@ from jobd.http.body import read_json
 from jobd.http.endpoint import Call, Parameter, get, json_answer, post
 from jobd.http.jobs import queue_full
 from jobd.http.query import read_query
+from jobd.lifecycle.dead_letter_groups import group_dead_letters
 from jobd.lifecycle.enqueue import QueueFull
 from jobd.lifecycle.read import list_dead_letters
 from jobd.wire import gateway as wire
@@ -35,19 +36,38 @@ BODY_BYTES = 64 * 1024
 async def get_dead_letters(call: Call) -> Response:
     query = read_query(call.request, FILTERS)
     most = query.pop("limit", PAGE)
-    found = await list_dead_letters(call.services.database, most=most, **query)
+    page = await list_dead_letters(call.services.database, most=most, owner=call.principal.sees, **query)
     letters = [
         wire.DeadLetter(
-            job_id=one.job_id,
-            queue=one.queue,
-            task=one.task,
-            reason=one.reason,  # type: ignore[arg-type]  # the table has no other words
-            at_ts=ms(one.at),
-            redriven_to=one.redriven_to,
+            job_id=letter.job_id,
+            queue=letter.queue,
+            task=letter.task,
+            reason=letter.reason,  # type: ignore[arg-type]  # the table has no other words
+            at_ts=ms(letter.at),
+            redriven_to=letter.redriven_to,
         )
-        for one in found
+        for letter in page.letters
     ]
-    return json_answer(wire.DeadLetters(letters, found[-1].job_id if len(found) == most else None))
+    return json_answer(wire.DeadLetters(letters, page.next_before))
+
+
+async def get_dead_letter_groups(call: Call) -> Response:
+    read_query(call.request, ())
+    found = await group_dead_letters(call.services.database)
+    groups = [
+        wire.DeadLetterGroup(
+            error=group.code,
+            task=group.task,
+            count=group.number,
+            open=group.open,
+            first_ts=ms(group.first_at),
+            last_ts=ms(group.last_at),
+            example_id=group.example_id,
+            message=group.message,
+        )
+        for group in found.groups
+    ]
+    return json_answer(wire.DeadLetterGroups(groups, found.is_whole))
 
 
 async def retry_dead_letters(call: Call) -> Response:
@@ -65,15 +85,14 @@ async def _chosen(call: Call, asked: wire.Redrive) -> tuple[list[UUID], UUID | N
         if not (asked.queue is asked.task is asked.before is UNSET):
             raise ApiError("invalid", "ids go with no filter; send them alone, or queue and task without ids")
         return asked.ids, None
-    letters = await list_dead_letters(
+    page = await list_dead_letters(
         call.services.database,
         most=asked.limit,
         before=None if asked.before is UNSET else asked.before,
         queue=None if asked.queue is UNSET else asked.queue,
         task=None if asked.task is UNSET else asked.task,
     )
-    more = letters[-1].job_id if len(letters) == asked.limit else None
-    return [one.job_id for one in letters if one.redriven_to is None], more
+    return [letter.job_id for letter in page.letters if letter.redriven_to is None], page.next_before
 
 
 ENDPOINTS = (
@@ -85,6 +104,15 @@ ENDPOINTS = (
         answers={200: wire.DeadLetters},
         problems=("invalid",),
         parameters=FILTERS,
+        own_jobs=True,
+    ),
+    get(
+        "/v1/dlq/groups",
+        "client",
+        get_dead_letter_groups,
+        "Dead letters by error and task",
+        answers={200: wire.DeadLetterGroups},
+        problems=("invalid",),
     ),
     post(
         "/v1/dlq/retry",

@@ -18,7 +18,8 @@ CHECK_S = 1.0
 
 class Disk:
     def __init__(self, free_bytes: Callable[[], int], config: Callable[[], Config]) -> None:
-        self._free_bytes = free_bytes
+        #: Free where jobs are kept, as it is now.
+        self.free_bytes = free_bytes
         self._config = config
         self._next_check = 0.0
         self._free = 0
@@ -27,7 +28,7 @@ class Disk:
         floor_mb = self._config().limits.min_free_mb
         if floor_mb and time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + CHECK_S
-            self._free = self._free_bytes()
+            self._free = self.free_bytes()
         return self._free < floor_mb << 20
 
     def check(self) -> None:

@@ -62,14 +62,24 @@ class DrainRates:
         except ServerDown as error:
             log.debug("no sample of the queues: %s", error)
 
-    def is_old(self, old_s: float = PASSING_S) -> bool:
-        return self._clock() - self._last >= old_s
+    def add_if_old(self, stats: list[QueueStats]) -> None:
+        """Take what was just read for another purpose as a sample, if the last is older than `FRESH_S`."""
+        if self._clock() - self._last >= FRESH_S:
+            self._last = self._clock()
+            self.add(stats)
+
+    def is_old(self) -> bool:
+        return self._clock() - self._last >= PASSING_S
 
     def add(self, stats: list[QueueStats]) -> None:
         now = self._clock()
         self._samples.append(_Sample(now, {queue.queue: queue for queue in stats}))
         while self._samples[0].at < now - WINDOW_S:
             self._samples.popleft()
+
+    def stats(self, queue: str) -> QueueStats | None:
+        """As the newest sample has it; None: there is no sample, or no such queue."""
+        return self._samples[-1].queues.get(queue) if self._samples else None
 
     def per_s(self, queue: str) -> float | None:
         """Jobs that left the queue per second; None: not known yet."""
@@ -86,7 +96,7 @@ class DrainRates:
         rate = self.per_s(queue)
         if rate is None:
             return UNKNOWN_S
-        stats = self._samples[-1].queues.get(queue)
+        stats = self.stats(queue)
         surplus = max(0, stats.queued - max_queued) if stats else 0
         wanted = surplus + max(1.0, max_queued * ROOM)
         return LONGEST_S if wanted > rate * LONGEST_S else max(1, math.ceil(wanted / rate))

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jobd.http.problems import problem_of
+from jobd.http.problems import refusal_of
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 HEADERS = {"Cache-Control": "no-store"}
+_JSON_HEADERS = ((b"cache-control", b"no-store"), (b"content-type", JSON.encode()))
 
 
 class Call(NamedTuple):
@@ -45,6 +46,8 @@ class Parameter(NamedTuple):
     type: Any
     meaning: str
     place: Literal["query", "header", "path"] = "query"
+    #: May be sent more than once; its type is a list.
+    is_repeatable: bool = False
 
 
 class Endpoint(NamedTuple):
@@ -67,47 +70,62 @@ class Endpoint(NamedTuple):
     body_types: Sequence[str] = (JSON,)
     #: Headers of the success answer, each with its meaning, beside those of any answer.
     headers: Mapping[str, str] = MappingProxyType({})
+    #: Whether tokens with `own_jobs` may call it: it then shows and touches their own jobs alone. Others are refused.
+    own_jobs: bool = False
 
 
 #: `get(path, scope, handler, summary, answers=..., ...)`: an endpoint of that method.
 get = partial(Endpoint, "GET")
 post = partial(Endpoint, "POST")
 patch = partial(Endpoint, "PATCH")
+delete = partial(Endpoint, "DELETE")
+
+
+class JsonAnswer(Response):
+    """A response with JSON; most of its headers are encoded already."""
+
+    def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
+        self.body = body
+        self.status_code = status
+        self.background = None
+        self.raw_headers = [*_JSON_HEADERS, (b"content-length", b"%d" % len(body))]
+        if headers:
+            self.raw_headers += [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 def json_answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(value), status_code=status, media_type=JSON, headers={**HEADERS, **(headers or {})}
-    )
+    return JsonAnswer(msgspec.json.encode(value), status, headers)
 
 
-class _Served:
-    """The ASGI side of an endpoint."""
+class ServedEndpoint:
+    """The ASGI side of an endpoint. It answers whatever its handler raises."""
 
     def __init__(self, endpoint: Endpoint, services: Services) -> None:
-        self._endpoint = endpoint
+        self.method = endpoint.method
+        self.path = endpoint.path
+        #: As metrics and logs name it.
+        self._name = f"{endpoint.method} {endpoint.path}"
+        self._handler = endpoint.handler
+        self._scope = endpoint.scope
+        self._is_for_own_jobs = endpoint.own_jobs or endpoint.scope == "public"
         self._services = services
 
+    def route(self) -> Route:
+        return Route(self.path, self, methods=[self.method], name=self._handler.__name__)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send)
+        scope["state"]["route"] = self._name
+        principal: Principal = scope["state"]["principal"]  # set by `jobd.http.request_checks`
         try:
-            response = await self._answer(request)
+            if not principal.may(self._scope, is_read=self.method == "GET"):
+                raise _forbidden(principal, self._scope)
+            if principal.own_jobs and not self._is_for_own_jobs:
+                raise ApiError("forbidden", f"{principal.name} may not call this: its token has own_jobs")
+            response = await self._handler(Call(Request(scope, receive, send), principal, self._services))
         except Exception as error:
-            response = problem_of(error, f"{self._endpoint.method} {self._endpoint.path}")
+            response = refusal_of(error, self._name, self.path)
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
-        endpoint, services = self._endpoint, self._services
-        principal: Principal = request.scope["state"]["principal"]  # set by `jobd.http.request_checks`
-        if not principal.may(endpoint.scope):
-            raise ApiError(
-                "forbidden", f"{principal.name} may not call this: it needs a token with the scope {endpoint.scope}"
-            )
-        return await endpoint.handler(Call(request, principal, services))
 
-
-def routes(endpoints: Sequence[Endpoint], services: Services) -> list[Route]:
-    return [
-        Route(endpoint.path, _Served(endpoint, services), methods=[endpoint.method], name=endpoint.handler.__name__)
-        for endpoint in endpoints
-    ]
+def _forbidden(principal: Principal, scope: RouteScope) -> ApiError:
+    return ApiError("forbidden", f"{principal.name} may not call this: it needs a token with the scope {scope}")

@@ -7,30 +7,36 @@ the last event of its job. A client that does not read for
 
 from __future__ import annotations
 
+import contextlib
 import math
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import msgspec
 
-from jobd.http.answers import job_id_in, missing
+from jobd.errors import ServerDown
+from jobd.follow.firehose import gap_note
+from jobd.http.answers import check_seen, job_id_in, missing
 from jobd.http.endpoint import Call, Parameter, get
 from jobd.http.hang_up import while_wanted
 from jobd.http.jobs import JOB_ID
 from jobd.http.query import read_query
 from jobd.job.history import START, Cursor, newest, read_cursor
 from jobd.lifecycle.events import HistoryPlace, read_history
+from jobd.lifecycle.read import owned_among
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from uuid import UUID
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from jobd.follow.followers import WriteAtOnce
-    from jobd.follow.jobs import Note
+    from jobd.follow.firehose import Listener, Note
+    from jobd.follow.followers import Follower, WriteAtOnce
+    from jobd.follow.jobs import Tailer
     from jobd.http.gateway import InFlight
     from jobd.job.history import Record
 
@@ -38,6 +44,11 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 15.0
 #: Seconds in which a client must take what was sent before its stream is cut.
 WRITE_S = 30.0
+#: Seconds that a stream of everybody's events rests after each part, for each of these streams: one hears of changes at
+#: once, fifty pages on a busy node within a fifth of a second, and jobd writes 250 parts a second at most.
+REST_S = 0.004
+#: Longest such rest in seconds.
+LONGEST_REST_S = 0.25
 #: Milliseconds after which a client should reconnect (the `retry` field of SSE).
 RETRY_MS = 1000
 
@@ -66,14 +77,23 @@ ALL_PARAMETERS = (
 class EventStream:
     """An answer that writes what `parts` yields until it ends, the client goes, or the gateway closes."""
 
-    def __init__(self, request: Request, parts: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, request: Request, parts: AsyncIterator[bytes], at_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._in_flight: InFlight = request.app.state.in_flight
         self._parts = parts
+        #: Called when nothing more is written, even if nothing was.
+        self._at_end = at_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async with while_wanted(self._in_flight, receive):
-            await self._write(send)
+        self._in_flight.event_streams += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            async with while_wanted(self._in_flight, receive):
+                await self._write(send)
+        finally:
+            self._in_flight.event_streams -= 1
+            self._at_end()
         with anyio.move_on_after(1):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -88,23 +108,30 @@ class EventStream:
 async def job_events(call: Call) -> Any:
     job_id = job_id_in(call.request.path_params["id"])
     after = _cursor_of(call.request)
-    record = await _record(call, job_id, after or START)
-    if after is None:
-        while record.is_cut and record.open_n is None:  # a final job with several pages of events: go on to the last
-            record = await _record(call, job_id, newest(record))
-        after = newest(record)
-    return EventStream(call.request, _events_of(call, job_id, after, record))
-
-
-async def _events_of(call: Call, job_id: UUID, after: Cursor, record: Record) -> AsyncIterator[bytes]:
-    yield event_part("hello", {"job_id": str(job_id), "status": record.status, "after": str(after)}, retry=True)
+    await check_seen(call, [job_id])
     tailer = call.services.tailer
-    with tailer.following(job_id, after, _write_at_once(call.request)) as follower:
-        async for part in tailer.parts(follower, HEARTBEAT_S):
-            yield part
+    follower = tailer.join(job_id, write_at_once_of(call.request))  # before the job is read: nothing is missed
+    try:
+        record = await _record(call, job_id, after or START)
+        if after is None:
+            while record.is_cut and record.open_n is None:  # a final job with several pages of events: go to the last
+                record = await _record(call, job_id, newest(record))
+            after = newest(record)
+        tailer.begin(follower, after, record)
+    except BaseException:
+        tailer.leave(follower)
+        raise
+    hello = {"job_id": str(job_id), "status": record.status, "after": str(after)}
+    return EventStream(call.request, _events_of(tailer, follower, hello), partial(tailer.leave, follower))
 
 
-def _write_at_once(request: Request) -> WriteAtOnce | None:
+async def _events_of(tailer: Tailer, follower: Follower[Cursor], hello: object) -> AsyncIterator[bytes]:
+    yield event_part("hello", hello, retry=True)
+    async for part in tailer.parts(follower, HEARTBEAT_S):
+        yield part
+
+
+def write_at_once_of(request: Request) -> WriteAtOnce | None:
     """As the HTTP/1.1 connection left it in the scope; an answer to HTTP/1.0 has no chunks."""
     if request.scope["http_version"] != "1.1":
         return None
@@ -116,7 +143,7 @@ async def _record(call: Call, job_id: UUID, after: Cursor) -> Record:
     """The job as it stands; a cursor that no event of it ever had is refused rather than waited for."""
     (record,) = await read_history(call.services.database, [HistoryPlace(job_id, after)])
     if record is None:
-        raise await missing(call.services.database, job_id)
+        raise await missing(call, job_id)
     if after <= newest(record) or record.is_cut:
         return record
     (whole,) = await read_history(call.services.database, [HistoryPlace(job_id, START)])
@@ -142,22 +169,38 @@ def _cursor_of(request: Request) -> Cursor | None:
 
 
 async def all_events(call: Call) -> Any:
-    return EventStream(call.request, _all_events(call, read_query(call.request, ALL_PARAMETERS)))
+    filters = read_query(call.request, ALL_PARAMETERS)
+    listening = contextlib.ExitStack()
+    listener = listening.enter_context(call.services.tailer.listening())  # who has had `hello` misses nothing
+    return EventStream(call.request, _all_events(call, listener, filters), listening.close)
 
 
-async def _all_events(call: Call, filters: dict[str, str]) -> AsyncIterator[bytes]:
+async def _all_events(call: Call, listener: Listener, filters: dict[str, str]) -> AsyncIterator[bytes]:
     yield event_part("hello", {"filters": filters}, retry=True)
-    with call.services.tailer.listening() as listener:
-        while not listener.is_over:
-            notes = await listener.next(HEARTBEAT_S)
-            parts = [_note_part(note) for note in notes if _fits(note, filters)]
-            yield b"".join(parts) if parts or notes else b": \n\n"
+    while not listener.is_over:
+        notes = await _seen(call, await listener.next(HEARTBEAT_S))
+        parts = [_note_part(note) for note in notes if not filters or _fits(note, filters)]
+        yield b"".join(parts) if parts or notes else b": \n\n"
+        await anyio.sleep(min(LONGEST_REST_S, REST_S * call.services.tailer.listeners))
+
+
+async def _seen(call: Call, notes: list[Note]) -> list[Note]:
+    """Those that the caller may see. While Postgres is away nobody knows which they are: a gap takes their place."""
+    sees, job_ids = call.principal.sees, {note.job_id for note in notes if note.type != "gap"}
+    if sees is None or not job_ids:
+        return notes
+    try:
+        own = await owned_among(call.services.database, sees, job_ids)
+    except ServerDown:
+        return [gap_note()]
+    return [note for note in notes if note.type == "gap" or note.job_id in own]
 
 
 def _fits(note: Note, filters: dict[str, str]) -> bool:
     return note.type == "gap" or all(getattr(note, name) == value for name, value in filters.items())
 
 
+@lru_cache(maxsize=1024)  # every stream has the same
 def _note_part(note: Note) -> bytes:
     if note.type == "gap":
         return event_part("gap", {"ts": note.ts})
@@ -193,6 +236,7 @@ ENDPOINTS = (
         problems=("bad_cursor", "cursor_ahead", "gone_job", "unknown_job", "invalid"),
         parameters=JOB_PARAMETERS,
         media_type=MEDIA_TYPE,
+        own_jobs=True,
     ),
     get(
         "/v1/events",
@@ -203,5 +247,6 @@ ENDPOINTS = (
         problems=("invalid",),
         parameters=ALL_PARAMETERS,
         media_type=MEDIA_TYPE,
+        own_jobs=True,
     ),
 )

@@ -28,14 +28,14 @@ def field_comments(module: ModuleType) -> dict[str, dict[str, str]]:
         log.warning("the source of %s is missing: its fields have no descriptions in /openapi.json", module.__name__)
         return {}
     lines = source.splitlines()
-    found: dict[str, dict[str, str]] = {}
+    by_class: dict[str, dict[str, str]] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             comments: dict[str, str] = {}
             for base in node.bases:
-                comments |= found.get(base.id, {}) if isinstance(base, ast.Name) else {}
-            found[node.name] = comments | _comments_in(node, lines)
-    return found
+                comments |= by_class.get(base.id, {}) if isinstance(base, ast.Name) else {}
+            by_class[node.name] = comments | _comments_in(node, lines)
+    return by_class
 
 
 def _comments_in(node: ast.ClassDef, lines: Sequence[str]) -> dict[str, str]:

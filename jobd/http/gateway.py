@@ -18,7 +18,7 @@ import anyio
 from jobd.http.accept import ConnectionLimit, HttpServer, ListeningSocket
 from jobd.http.http1 import HttpSettings
 from jobd.http.listen import bind_listener, listener_url
-from jobd.http.problems import problem_of
+from jobd.http.problems import refusal_of
 from jobd.http.request_checks import READS
 from jobd.wire.problems import ApiError
 
@@ -72,13 +72,15 @@ class InFlight:
     def __init__(self, app: Starlette) -> None:
         self._app = app
         self._requests: dict[RunningRequest, anyio.CancelScope] = {}
-        self._idle = anyio.Event()
-        self._idle.set()
+        #: Set when no request is running any more; None: nobody waits for it.
+        self._idle: anyio.Event | None = None
         #: Set when the gateway stops: streams have to end.
         self.closing = anyio.Event()
         #: Callbacks for the same moment, for event streams: a waiting task for each would cost too much memory.
         self.on_closing: set[Callable[[], None]] = set()
         self._is_over = False
+        #: Streams of events that are open now.
+        self.event_streams = 0
         app.state.in_flight = self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,18 +98,16 @@ class InFlight:
             end = cancel_scope.cancel if scope["method"] in READS else None
             request = scope["state"]["running_request"] = RunningRequest(scope["state"].get("principal"), end)
             self._requests[request] = cancel_scope
-            if self._idle.is_set():
-                self._idle = anyio.Event()
             if self._is_over:
                 cancel_scope.cancel()
             try:
                 await self._app(scope, receive, sending)
             finally:
                 del self._requests[request]
-                if not self._requests:
+                if not self._requests and self._idle is not None:
                     self._idle.set()
         if cancel_scope.cancelled_caught and not has_begun:
-            await problem_of(request.refusal or _stopping(), "")(scope, receive, send)
+            await refusal_of(request.refusal or _stopping(), "", scope["path"])(scope, receive, send)
 
     def end_revoked(self, still_admits: Callable[[Principal], bool]) -> None:
         """End the requests whose token was revoked, has expired or lost a scope or queue."""
@@ -119,8 +119,10 @@ class InFlight:
         self.closing.set()
         for call in list(self.on_closing):
             call()
-        with anyio.move_on_after(wait_s):
-            await self._idle.wait()
+        if self._requests:
+            self._idle = anyio.Event()
+            with anyio.move_on_after(wait_s):
+                await self._idle.wait()
         self._is_over = True
         for cancel_scope in list(self._requests.values()):
             cancel_scope.cancel()

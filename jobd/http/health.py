@@ -22,6 +22,8 @@ class Readiness(msgspec.Struct, frozen=True):
     #: name of the service: waiting, starting, ready, stopped; or, of what one node does for all, standing by (another
     #: node does it) or no leader (another one did, and does not answer)
     services: dict[str, str]
+    #: Age of the oldest change that is not in Redis yet, in seconds; null: another node writes to Redis, or none can.
+    relay_lag_s: float | None
 
 
 async def livez(call: Call) -> Response:
@@ -35,7 +37,9 @@ async def readyz(call: Call) -> Response:
         status = "degraded" if supervisor.is_degraded() else "ready"
     else:
         status = "draining" if supervisor.draining else "starting"
-    return json_answer(Readiness(status=status, services=supervisor.notes()), 200 if ready else 503)
+    lag_s = call.services.relay_lag_s()
+    readiness = Readiness(status, supervisor.notes(), None if lag_s is None else round(lag_s, 3))
+    return json_answer(readiness, 200 if ready else 503)
 
 
 ENDPOINTS = (

@@ -1,16 +1,18 @@
-"""HTTP/1.1 to ASGI: Hypercorn's protocol with jobd's own rules.
+"""HTTP/1.1 to ASGI: Hypercorn's protocol with jobd's own rules, for all that is not a plain request in one piece.
 
 - HTTP/2 is not spoken: its preface is refused, and an upgrade header is ignored, as the standard allows (some clients
   send one with every first request). WebSockets likewise.
 - Folded headers are refused; a protocol error that h11 finds is answered as a problem document.
 - The body is invited (100 Continue) when the application first asks for it, so a body that is refused is never sent.
 
-Connections are accepted in `jobd.http.accept`; their bytes are read and written in `jobd.http.connection`.
+Connections are accepted in `jobd.http.accept`; their bytes are read and written in `jobd.http.connection`. Plain
+requests in one piece are served by `jobd.http.whole_request`, which comes here for answers that are not.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from jobd.http.connection import ReadAhead
+    from jobd.http.whole_request import WholeRequest
 
     Part = dict[str, Any]
 
@@ -133,6 +136,22 @@ class Http1(H11Protocol):
     def awaits_invitation(self) -> bool:
         return self.connection.client_is_waiting_for_100_continue
 
+    def is_between_requests(self) -> bool:
+        return self.connection.our_state is h11.IDLE and not self.connection.unread_bytes
+
+    def is_last_request(self) -> bool:
+        """Whether the connection ends with the present request, because it has had enough of them."""
+        return self.keep_alive_requests >= self.config.keep_alive_max_requests
+
+    def take_over(self, request: WholeRequest, scope: Part, put: Callable[[Part], Awaitable[None]]) -> HTTPStream:
+        """Read a request that was read without h11 so far; the stream returned writes its answer."""
+        self.connection.receive_data(request.received)
+        while not isinstance(self.connection.next_event(), h11.EndOfMessage):
+            pass
+        self.stream = stream = self._new_stream()
+        stream.scope, stream.start_time, stream.app_put = cast("Any", scope), time.time(), cast("Any", put)
+        return stream
+
     async def invite(self) -> None:
         await self._send_h11_event(h11.InformationalResponse(status_code=100, headers=[]))
 
@@ -148,17 +167,7 @@ class Http1(H11Protocol):
             await self._send_error_response(505)
             await self.send(Closed())
             return
-        self.stream = HTTPStream(
-            self.app,
-            self.config,
-            self.context,
-            cast("Any", self),  # HTTPStream uses nothing of its task group but `spawn_app`
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
+        self.stream = self._new_stream()
         await self.stream.handle(
             Request(
                 stream_id=STREAM_ID,
@@ -171,9 +180,22 @@ class Http1(H11Protocol):
         )
         self.keep_alive_requests += 1
 
+    def _new_stream(self) -> HTTPStream:
+        return HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            cast("Any", self),  # HTTPStream uses nothing of its task group but `spawn_app`
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+
     async def spawn_app(self, app: Any, config: object, scope: Any, send: Any) -> Callable[[Part], Awaitable[None]]:
         inbox = BodyInbox(self)
-        self.task_group.spawn(_run, app, scope, inbox.get, send)
+        self.task_group.spawn(run_app, app, scope, inbox.get, send)
         return inbox.put
 
     async def _send_error_response(self, status_code: int) -> None:
@@ -191,7 +213,7 @@ class Http1(H11Protocol):
         await self._send_h11_event(h11.EndOfMessage())
 
 
-async def _run(app: Any, scope: Any, receive: Any, send: Any) -> None:
+async def run_app(app: Any, scope: Any, receive: Any, send: Any) -> None:
     try:
         await app(scope, receive, send)
     except ClientDisconnect:  # the client left while its body was read

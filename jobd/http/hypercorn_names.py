@@ -69,6 +69,7 @@ SIGNATURES = {
         "self app config context task_group ssl client server send stream_id"
     ),
     "hypercorn.protocol.http_stream:HTTPStream.handle": "self event",
+    "hypercorn.protocol.http_stream:HTTPStream.app_send": "self message",
     "hypercorn.protocol.events:Request.__init__": "self stream_id headers http_version method raw_path state",
     "hypercorn.events:Closed.__init__": "self",
     "hypercorn.events:RawData.__init__": "self data address",
@@ -83,6 +84,7 @@ SIGNATURES = {
     "hypercorn.utils:parse_socket_addr": "family address",
     "h11._connection:Connection.__init__": "self our_role max_incomplete_event_size",
     "h11._connection:Connection.receive_data": "self data",
+    "h11._connection:Connection.next_event": "self",
     "h11._receivebuffer:ReceiveBuffer.__init__": "self",
     "h11._receivebuffer:ReceiveBuffer.__len__": "self",
     "h11._receivebuffer:ReceiveBuffer.maybe_extract_lines": "self",
@@ -99,7 +101,9 @@ USES = {
         " _check_protocol _create_stream _send_error_response"
     ),
     "hypercorn.protocol.h11:H11Protocol._maybe_recycle": "can_read set terminated",
-    "hypercorn.protocol.http_stream:HTTPStream.handle": "app_put app_send spawn_app task_group",
+    "hypercorn.protocol.h11:H11Protocol.stream_send": "keep_alive_max_requests keep_alive_requests",
+    "hypercorn.protocol.http_stream:HTTPStream.handle": "app_put app_send scope spawn_app start_time task_group",
+    "hypercorn.protocol.http_stream:HTTPStream._send_closed": "scope start_time",
     "hypercorn.asyncio.worker_context:WorkerContext.__init__": "terminated",
     "h11._connection:Connection.__init__": "_receive_buffer client_is_waiting_for_100_continue",
     "h11._connection:Connection.receive_data": "_receive_buffer",
@@ -112,8 +116,10 @@ VALUES = (
     "hypercorn.config:Config.alpn_protocols",
     "hypercorn.config:Config.graceful_timeout",
     "hypercorn.config:Config.include_server_header",
+    "hypercorn.config:Config.keep_alive_max_requests",
     "hypercorn.config:Config.keep_alive_timeout",
     "hypercorn.config:Config.ssl_handshake_timeout",
+    "h11._connection:Connection.our_state",
     "h11._connection:Connection.their_state",
     "h11._connection:Connection.they_are_waiting_for_100_continue",
 )
@@ -122,9 +128,9 @@ VALUES = (
 def check_names() -> None:
     """Raise `HypercornChanged` for the first private name that is missing, or differs from what jobd relies on."""
     for name, parameters in SIGNATURES.items():
-        found = " ".join(inspect.signature(_named(name)).parameters)
-        if found != parameters:
-            raise _changed(f"{name} takes ({found}) and not ({parameters})")
+        actual = " ".join(inspect.signature(_named(name)).parameters)
+        if actual != parameters:
+            raise _changed(f"{name} takes ({actual}) and not ({parameters})")
     for name, used in USES.items():
         code = getattr(_named(name), "__code__", None)
         for word in used.split():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from jobd.http.endpoint import Call, Parameter, get, json_answer
 from jobd.http.query import read_query
 from jobd.lifecycle.workers import HeldJob, Holder, list_held_jobs, list_workers
+from jobd.store.leader import NODE_PREFIX
 from jobd.stream.keys import RAW_OWNER_PREFIX
 from jobd.wire import workers as wire
 from jobd.wire.milliseconds import ms
@@ -24,16 +24,15 @@ PARAMETERS = (
     Parameter("limit", wire.WorkerLimit, "Largest number of workers in the answer; 100 without it."),
     Parameter("held", wire.HeldLimit, "Largest number of held jobs in the answer; none without it."),
 )
-#: Owner id of the slots of a jobd: its host name and the incarnation (a random UUID of this start).
-_NODE = re.compile(r"[^:]+:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 async def get_workers(call: Call) -> Response:
     query = read_query(call.request, PARAMETERS)
     most_held = query.get("held", 0)
     holders, total = await list_workers(call.services.database, most=query.get("limit", PAGE))
-    held = await list_held_jobs(call.services.database, most=most_held) if most_held else []
-    workers = [_worker(holder) for holder in holders]
+    sees = call.principal.sees
+    held = await list_held_jobs(call.services.database, most=most_held, owner=sees) if most_held else []
+    workers = [_worker(holder) for holder in holders] if sees is None else []
     return json_answer(wire.Workers(workers=workers, total=total, held=[_held(job) for job in held]))
 
 
@@ -51,7 +50,7 @@ def _worker(holder: Holder) -> wire.Worker:
 def kind_of(owner_id: str) -> Literal["slots", "http", "redis"]:
     if owner_id.startswith(RAW_OWNER_PREFIX):
         return "redis"
-    return "slots" if _NODE.fullmatch(owner_id) else "http"
+    return "slots" if owner_id.startswith(NODE_PREFIX) else "http"
 
 
 def _held(job: HeldJob) -> wire.HeldJob:
@@ -77,5 +76,6 @@ ENDPOINTS = (
         answers={200: wire.Workers},
         problems=("invalid",),
         parameters=PARAMETERS,
+        own_jobs=True,
     ),
 )

@@ -17,7 +17,9 @@ from jobd import __version__
 from jobd.http import body
 from jobd.http.endpoint import JSON
 from jobd.http.field_comments import field_comments
+from jobd.http.problems import speaks_openai
 from jobd.http.request_checks import HEALTH, READS
+from jobd.openai.errors import CODES, ErrorAnswer
 from jobd.wire.problems import CATALOGUE, MEDIA_TYPE, Problem
 
 if TYPE_CHECKING:
@@ -52,15 +54,15 @@ HEADERS = {
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    types = [Problem, *(one for endpoint in endpoints for one in _types(endpoint))]
+    types = [Problem, ErrorAnswer, *(kind for endpoint in endpoints for kind in _types(endpoint))]
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
-    by_type = {id(one): schema for one, schema in zip(types, schemas, strict=True)}
+    by_type = {id(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     _add_comments(components, types)
     paths: dict[str, dict[str, Any]] = {}
     refusals: dict[str, Any] = {}
     for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, by_type, refusals)
-    made = {
+        paths.setdefault(path_of(endpoint), {})[endpoint.method.lower()] = _operation(endpoint, by_type, refusals)
+    page = {
         "openapi": "3.1.0",
         "info": {"title": "jobd", "version": __version__, "description": DESCRIPTION.replace("\n", " ")},
         "servers": [{"url": "/"}],
@@ -76,8 +78,8 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
-    _rewrite_patterns(made)
-    return made
+    _rewrite_patterns(page)
+    return page
 
 
 def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
@@ -88,15 +90,23 @@ def problems_of(endpoint: Endpoint) -> dict[int, list[str]]:
     if endpoint.path not in HEALTH:
         codes.add("too_many_connections")
     if endpoint.method not in READS:
-        codes.add("foreign_origin")
+        codes.update(("foreign_origin", "no_origin"))
     if endpoint.body is not None:
         codes.update(body.PROBLEMS)
     if "{" in endpoint.path:
         codes.add("not_found")
-    found: dict[int, list[str]] = {}
+    by_status: dict[int, list[str]] = {}
     for code in sorted(codes):
-        found.setdefault(CATALOGUE[code].status, []).append(code)
-    return dict(sorted(found.items()))
+        status = CATALOGUE[code].status if code in CATALOGUE else CODES[code]
+        if status in (409, 422) and speaks_openai(endpoint.path):
+            status = 400
+        by_status.setdefault(status, []).append(code)
+    return dict(sorted(by_status.items()))
+
+
+def path_of(endpoint: Endpoint) -> str:
+    """Without Starlette's mark of a part that may have slashes in it, for which OpenAPI has no word."""
+    return endpoint.path.replace(":path}", "}")
 
 
 def tag_of(endpoint: Endpoint) -> str:
@@ -111,24 +121,27 @@ def _operation(endpoint: Endpoint, schemas: Schemas, refusals: dict[str, Any]) -
     """The call; its problem answers are in `refusals` afterwards."""
     answers: dict[str, Any] = {}
     for status, codes in problems_of(endpoint).items():
-        name = ".".join((str(status), *codes))
-        refusals.setdefault(name, _refusal(status, codes))
+        if speaks_openai(endpoint.path):
+            name, refusal = f"{status}.openai", _openai_refusal(status, schemas)
+        else:
+            name, refusal = ".".join((str(status), *codes)), _refusal(status, codes)
+        refusals.setdefault(name, refusal)
         answers[str(status)] = {"$ref": f"#/components/responses/{name}"}
     for status, type_ in endpoint.answers.items():
         assert str(status) not in answers, f"{endpoint.path} has two meanings for {status}"
         answers[str(status)] = _success(endpoint, status, type_, schemas)
-    made = {
+    operation = {
         "operationId": endpoint.handler.__name__,
         "summary": endpoint.summary,
         "tags": [tag_of(endpoint)],
         "security": [] if endpoint.scope == "public" else [{"token": [endpoint.scope]}],
-        "parameters": [_parameter(one, schemas) for one in endpoint.parameters],
+        "parameters": [_parameter(parameter, schemas) for parameter in endpoint.parameters],
         "responses": dict(sorted(answers.items())),
     }
     if endpoint.body is not None:
         content = {kind: {"schema": _body(kind, schemas[id(endpoint.body)])} for kind in endpoint.body_types}
-        made["requestBody"] = {"required": True, "content": content}
-    return made
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
 def _parameter(parameter: Parameter, schemas: Schemas) -> dict[str, Any]:
@@ -166,6 +179,14 @@ def _refusal(status: int, codes: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _openai_refusal(status: int, schemas: Schemas) -> dict[str, Any]:
+    return {
+        "description": HTTPStatus(status).phrase,
+        "headers": _headers_of(status),
+        "content": {JSON: {"schema": schemas[id(ErrorAnswer)]}},
+    }
+
+
 def _headers_of(status: int) -> dict[str, Any]:
     names = {"X-Request-Id": "RequestId"}
     if status in (429, 503):
@@ -179,16 +200,16 @@ def _headers_of(status: int) -> dict[str, Any]:
 
 
 def _types(endpoint: Endpoint) -> Iterator[Any]:
-    yield from (one for one in endpoint.answers.values() if one is not None)
-    yield from (one.type for one in endpoint.parameters)
+    yield from (kind for kind in endpoint.answers.values() if kind is not None)
+    yield from (kind.type for kind in endpoint.parameters)
     if endpoint.body is not None:
         yield endpoint.body
 
 
 def _add_comments(components: Mapping[str, Schema], types: Sequence[Any]) -> None:
     """Types stand in the modules of those that the routes name."""
-    classes = {inner for one in types for inner in (one, *get_args(one)) if isinstance(inner, type)}
-    for module in sorted({one.__module__ for one in classes if issubclass(one, msgspec.Struct)}):
+    classes = {inner for kind in types for inner in (kind, *get_args(kind)) if isinstance(inner, type)}
+    for module in sorted({kind.__module__ for kind in classes if issubclass(kind, msgspec.Struct)}):
         for name, comments in field_comments(sys.modules[module]).items():
             fields = components.get(name, {}).get("properties", {})
             for field in fields.keys() & comments.keys():
@@ -203,5 +224,5 @@ def _rewrite_patterns(value: Any) -> None:
         value = value.values()
     elif not isinstance(value, list):
         return
-    for one in value:
-        _rewrite_patterns(one)
+    for item in value:
+        _rewrite_patterns(item)

@@ -15,6 +15,8 @@ from starlette.routing import Match, Route
 
 from jobd.engine.batch import BatcherFull, Closed, OutcomeUnknown
 from jobd.errors import ServerDown
+from jobd.openai.errors import OpenAIError, error_answer, error_headers
+from jobd.schedules.change import ScheduleRefused
 from jobd.tickets.errors import TicketRefused
 from jobd.wire.json_check import BadPayload
 from jobd.wire.problems import CATALOGUE, MEDIA_TYPE, ApiError, Problem
@@ -26,8 +28,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Id of the running request: in the header X-Request-Id, in problem documents and in log lines.
+#: Id of the running request: in the header X-Request-Id, in problem documents and (see `RequestSubject`) in log lines.
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+
+#: Headers of a problem document that mean the same in OpenAI's shape.
+_KEPT_HEADERS = frozenset({"allow", "connection", "www-authenticate"})
+_decode = msgspec.json.Decoder(Problem).decode
 
 
 def problem(
@@ -51,18 +57,57 @@ def problem(
     return Response(msgspec.json.encode(body), status_code=status, media_type=MEDIA_TYPE, headers=headers)
 
 
+#: Paths at which clients of OpenAI's interface call: their errors have its shape.
+OPENAI_PATHS = tuple(
+    f"/v1/{name}"
+    for name in ("chat/completions", "completions", "embeddings", "models", "responses", "files", "batches")
+)
+
+
+def speaks_openai(path: str) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in OPENAI_PATHS)
+
+
+def refusal_of(error: Exception, what: str, path: str) -> Response:
+    """The answer to a request for this path that ended with this error; `what` names the request in the log."""
+    if isinstance(error, OpenAIError):
+        return _openai_answer(error)
+    answer = problem_of(error, what)
+    return _as_openai(answer) if speaks_openai(path) else answer
+
+
+def _as_openai(answer: Response) -> Response:
+    """A problem document in OpenAI's shape."""
+    found = _decode(answer.body)
+    after = answer.headers.get("retry-after")
+    error = OpenAIError(
+        found.status, found.detail, code=found.code, retry_after_s=None if after is None else float(after)
+    )
+    kept = {name: value for name, value in answer.headers.items() if name in _KEPT_HEADERS}
+    return _openai_answer(error, kept)
+
+
+def _openai_answer(error: OpenAIError, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(
+        msgspec.json.encode(error_answer(error)),
+        status_code=error.status,
+        media_type="application/json",
+        headers={"Cache-Control": "no-store", **(headers or {}), **error_headers(error)},
+    )
+
+
 def problem_of(error: Exception, what: str) -> Response:
     """The answer to a request that ended with this error; `what` names the request in the log."""
     if isinstance(error, ApiError):
         return problem(error.code, error.detail, error.headers, error.index, error.node)
-    if isinstance(error, BadPayload | TicketRefused):
+    if isinstance(error, BadPayload | TicketRefused | ScheduleRefused):
         return problem(error.code, str(error))
     if isinstance(error, (ServerDown, Closed, OutcomeUnknown, BatcherFull, TimeoutError)):
-        log.warning("%s: %s (request %s)", what, error, REQUEST_ID.get())
+        log.warning("%s: %s", what, error)
         return problem("unavailable", "jobd cannot reach its database just now; try again", {"Retry-After": "1"})
     if isinstance(error, ClientDisconnect):
         return problem("bad_request", "the body ended too early")  # to nobody
-    log.error("%s failed (request %s)", what, REQUEST_ID.get(), exc_info=error)
+    log.error("%s failed", what, exc_info=error)
     return problem("internal", "something went wrong here; the log says what")
 
 
@@ -73,7 +118,8 @@ async def on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _OF_STATUS.get(error.status_code, "bad_request")
     headers = {"Allow": ", ".join(_methods_of(request))} if error.status_code == 405 else error.headers
-    return problem(code, f"{request.method} {request.url.path}: {error.detail}", headers)
+    answer = problem(code, f"{request.method} {request.url.path}: {error.detail}", headers)
+    return _as_openai(answer) if speaks_openai(request.url.path) else answer
 
 
 def _methods_of(request: Request) -> list[str]:
@@ -86,7 +132,7 @@ def _methods_of(request: Request) -> list[str]:
 
 
 async def on_unexpected(request: Request, error: Exception) -> Response:
-    return problem_of(error, f"{request.method} {request.url.path}")
+    return refusal_of(error, f"{request.method} {request.url.path}", request.url.path)
 
 
 HANDLERS: dict[Any, Any] = {HTTPException: on_http_exception, Exception: on_unexpected}

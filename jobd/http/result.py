@@ -18,9 +18,12 @@ from jobd.http.query import read_query
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from starlette.types import Receive, Scope, Send
 
     from jobd.engine.results import OpenResult
+    from jobd.files.storage import OpenFile
 
 #: Bytes that are read from the file and sent at once.
 PIECE_BYTES = 256 * 1024
@@ -33,13 +36,14 @@ ELSEWHERE_S = 1
 class FileAnswer:
     """A file as the answer. One that cannot be sent whole is cut off, which its announced length shows."""
 
-    def __init__(self, result: OpenResult) -> None:
-        self._file = result.file
-        self._size = result.size
+    def __init__(self, opened: OpenResult | OpenFile, media_type: str = JSON) -> None:
+        self._file = opened.file
+        self._size = opened.size
+        self._media_type = media_type
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._file:
-            headers = {"Content-Type": JSON, "Content-Length": str(self._size), **HEADERS}
+            headers = {"Content-Type": self._media_type, "Content-Length": str(self._size), **HEADERS}
             raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
             await send({"type": "http.response.start", "status": 200, "headers": raw})
             async with anyio.create_task_group() as tasks:
@@ -65,26 +69,28 @@ class FileAnswer:
 async def get_result(call: Call) -> Any:
     job_id = job_id_in(call.request.path_params["id"])
     read_query(call.request, ())
-    job = await read_job(call.services.database, job_id)
+    job = await read_job(call, job_id)
     if job.result_ref is not None:
         try:
             return FileAnswer(await call.services.results.open(job.result_ref))
         except ResultLost as error:
-            if error.node is not None:
-                raise ApiError(
-                    "result_elsewhere",
-                    f"the result of job {job_id} is on node {error.node}, not on this one; ask that node, or again"
-                    " behind a load balancer, or keep data_dir/results on a disk that all nodes share",
-                    headers={"Retry-After": str(ELSEWHERE_S)},
-                    node=error.node,
-                ) from None
-            raise ApiError(
-                "result_lost",
-                f"job {job_id} is done, but {error}",
-            ) from None
+            raise lost_result(job_id, error) from None
     if job.result is None:
         raise ApiError("no_result", f"job {job_id} is {job.status} and has no result")
     return Response(job.result.encode(), media_type=JSON, headers=HEADERS)
+
+
+def lost_result(job_id: UUID, error: ResultLost) -> ApiError:
+    """Why the file of a result is not here."""
+    if error.node is None:
+        return ApiError("result_lost", f"job {job_id} is done, but {error}")
+    return ApiError(
+        "result_elsewhere",
+        f"the result of job {job_id} is on node {error.node}, not on this one; ask that node, or again"
+        " behind a load balancer, or keep data_dir/results on a disk that all nodes share",
+        headers={"Retry-After": str(ELSEWHERE_S)},
+        node=error.node,
+    )
 
 
 ENDPOINTS = (
@@ -96,5 +102,6 @@ ENDPOINTS = (
         answers={200: Raw},
         problems=(*MISSING, "invalid", "no_result", "result_elsewhere", "result_lost"),
         parameters=(JOB_ID,),
+        own_jobs=True,
     ),
 )

@@ -9,46 +9,92 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from jobd.config.model import DAY_S
+from jobd.engine.limits import UnusableKey, key_in_payload
+from jobd.http.dependencies import dependencies_in
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
-from jobd.store.ids import new_id
 from jobd.tasks.runner import TaskFailed
 from jobd.wire.canonical import NotCanonical, spec_hash
 from jobd.wire.gateway import MAX_AHEAD_S, Submit
 from jobd.wire.json_check import check_json
 from jobd.wire.problems import ApiError
+from jobd.wire.trace import NO_TRACE, TraceContext, trace_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
+    from uuid import UUID
 
-    from jobd.config.model import Config
+    from jobd.board.ledger import MemoryLedger
+    from jobd.config.model import Config, Task
+    from jobd.http.dependencies import Refs
     from jobd.http.endpoint import Call
     from jobd.tasks.runner import Runner
 
-#: Bytes that the body of a submit may have beside the payload.
-BESIDE_PAYLOAD_BYTES = 16 * 1024
+#: Bytes that the body of a submit may have beside the payload: 16 labels of 512 characters, escaped, take 98 KB.
+BESIDE_PAYLOAD_BYTES = 128 * 1024
 #: Seconds for which an Idempotency-Key leads to its job.
 KEY_LIFE_S = float(DAY_S)
 #: Earliest `run_after`; an earlier one comes from a clock that was never set.
 EARLIEST = datetime(2000, 1, 1, tzinfo=timezone.utc)
 
+_encode = msgspec.json.Encoder().encode
 _KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 _decode = msgspec.json.Decoder(Submit).decode
+
+
+class Sender(NamedTuple):
+    """What a job has from its request rather than from the body."""
+
+    #: Name of the token.
+    owner: str | None = None
+    trace: TraceContext = NO_TRACE
+    #: Whether it may see only its own jobs.
+    own_jobs: bool = False
+
+
+NOBODY = Sender()
+
+
+def sender_of(call: Call) -> Sender:
+    principal = call.principal
+    trace = trace_in(call.request.scope["headers"])
+    return Sender(principal.name if principal.has_token else None, trace, principal.own_jobs)
 
 
 def body_limit(config: Config) -> int:
     return config.limits.payload_bytes + BESIDE_PAYLOAD_BYTES
 
 
-def new_job(raw: bytes, config: Config, key: IdempotencyKey | None, runners: Mapping[str, Runner]) -> NewJob:
+def new_job(
+    job_id: UUID,
+    raw: bytes,
+    config: Config,
+    key: IdempotencyKey | None,
+    runners: Mapping[str, Runner],
+    sender: Sender = NOBODY,
+    refs: Refs | None = None,
+) -> NewJob:
     """The job that this JSON object asks for; raises ApiError or BadPayload."""
-    value = check_json(raw, body_limit(config))
+    return checked_job(job_id, raw, check_json(raw, body_limit(config)), config, key, runners, sender, refs)
+
+
+def checked_job(
+    job_id: UUID,
+    raw: bytes,
+    value: Any,
+    config: Config,
+    key: IdempotencyKey | None,
+    runners: Mapping[str, Runner],
+    sender: Sender = NOBODY,
+    refs: Refs | None = None,
+) -> NewJob:
+    """The job that JSON asks for which was checked, and is `value`; raises ApiError. `refs`: of the batch it is in."""
     if type(value) is not dict:
         raise ApiError("not_object", "a job must be a JSON object with task and payload")
     try:
@@ -56,15 +102,12 @@ def new_job(raw: bytes, config: Config, key: IdempotencyKey | None, runners: Map
     except msgspec.ValidationError as error:
         raise ApiError("invalid", str(error)) from None
     payload = _payload_text(submit, value["payload"], config.limits.payload_bytes)
-    task = config.tasks.get(submit.task) or _refuse_name("unknown_task", "task", submit.task, config.tasks)
-    queue = task.queue if submit.queue is UNSET else submit.queue
-    if queue not in config.queues:
-        _refuse_name("unknown_queue", "queue", queue, config.queues)
-    if task.run == "external" and config.queues[queue].slots:
-        _refuse_queue(submit.task, queue, config)
-    _check_payload(submit.task, value["payload"], runners)
+    task, queue = task_and_queue(submit.task, None if submit.queue is UNSET else submit.queue, config)
+    depends_on = dependencies_in(submit, refs) if submit.depends_on else ()
+    if not depends_on or "{{inputs." not in payload:  # else it is checked when it is filled in
+        check_payload(submit.task, value["payload"], runners)
     return NewJob(
-        id=new_id(),
+        id=job_id if submit.ref is UNSET else _named(submit.ref, job_id, refs),
         task=submit.task,
         queue=queue,
         payload=payload,
@@ -78,8 +121,36 @@ def new_job(raw: bytes, config: Config, key: IdempotencyKey | None, runners: Map
         delay_s=submit.delay_s,
         spec_hash=_spec_hash(submit, queue, value["payload"]),
         dedupe=submit.dedupe,
+        own_twins=sender.own_jobs,
         key=key,
+        labels=_encode(submit.labels).decode() if submit.labels else None,
+        owner=sender.owner,
+        traceparent=sender.trace.traceparent,
+        tracestate=sender.trace.tracestate,
+        expires_at=None if submit.expires_at is UNSET else _expires_at(submit),
+        expires_in_s=None if submit.expires_in_s is UNSET else _expires_in_s(submit),
+        limit_key=_limit_key(submit, task, value["payload"]),
+        depends_on=depends_on,
+        group_id=None if submit.group is UNSET else submit.group,
+        own_links=sender.own_jobs,
     )
+
+
+def _named(name: str, job_id: UUID, refs: Refs | None) -> UUID:
+    if refs is None:
+        raise ApiError("invalid", "ref names an item of a batch; leave it out - at `$.ref`")
+    return refs.define(name, job_id)
+
+
+def task_and_queue(name: str, queue: str | None, config: Config) -> tuple[Task, str]:
+    """The task of this name, and the queue of its jobs; raises ApiError."""
+    task: Task = config.tasks.get(name) or _refuse_name("unknown_task", "task", name, config.tasks)
+    queue = queue or task.queue
+    if queue not in config.queues:
+        _refuse_name("unknown_queue", "queue", queue, config.queues)
+    if task.run == "external" and config.queues[queue].slots:
+        _refuse_queue(name, queue, config)
+    return task, queue
 
 
 def _payload_text(submit: Submit, payload: object, limit: int) -> str:
@@ -104,7 +175,7 @@ def _refuse_queue(task: str, queue: str, config: Config) -> None:
     )
 
 
-def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, Runner]) -> None:
+def check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, Runner]) -> None:
     """Refuse a payload that every attempt would refuse, if this process has the runner that knows."""
     runner = runners.get(task)
     if runner is None:
@@ -119,6 +190,19 @@ def _check_payload(task: str, payload: Mapping[str, Any], runners: Mapping[str, 
         return
 
 
+def check_memory(job: NewJob, memory: MemoryLedger, config: Config) -> None:
+    """Refuse a job that no slot of its queue could ever start, since it needs more memory than the board has."""
+    if not memory.is_used or not config.queues[job.queue].slots:
+        return
+    if (shortage := memory.too_large(job.task)) is not None:
+        raise ApiError(
+            "needs_too_much_memory",
+            f"task {job.task} needs {shortage.needed >> 20} MB (tasks.{job.task}.needs_memory_mb), and this board has"
+            f" {(shortage.free or 0) >> 20} MB for jobs; lower the need or board.memory_floor_mb, or send the job to a"
+            " larger board",
+        )
+
+
 def _run_after(at: datetime, delay_s: float) -> datetime:
     if delay_s:
         raise ApiError("invalid", "run_after and delay_s were both sent; send one of them")
@@ -129,6 +213,42 @@ def _run_after(at: datetime, delay_s: float) -> datetime:
     except OverflowError:
         pass
     raise ApiError("invalid", "run_after must lie between the year 2000 and 366 days from now - at `$.run_after`")
+
+
+def _limit_key(submit: Submit, task: Task, payload: Mapping[str, Any]) -> str | None:
+    if submit.limit_key is not UNSET:
+        return submit.limit_key
+    try:
+        return key_in_payload(task, payload)
+    except UnusableKey as error:
+        raise ApiError("invalid", f"{error} (the limit key of task {submit.task}) - at `$.payload`") from None
+
+
+def _expires_at(submit: Submit) -> datetime:
+    if submit.expires_in_s is not UNSET:
+        raise ApiError("invalid", "expires_at and expires_in_s were both sent; send one of them")
+    assert isinstance(submit.expires_at, datetime)
+    try:
+        at, now = submit.expires_at.astimezone(timezone.utc), datetime.now(timezone.utc)
+    except OverflowError:
+        at = now = EARLIEST
+    if not now < at <= now + timedelta(seconds=MAX_AHEAD_S):
+        raise ApiError("invalid", "expires_at must lie ahead, at most 366 days from now - at `$.expires_at`")
+    starts_at = now + timedelta(seconds=submit.delay_s) if submit.run_after is UNSET else submit.run_after
+    if at <= starts_at:
+        raise ApiError("invalid", "expires_at lies before run_after, or the end of delay_s - at `$.expires_at`")
+    return at
+
+
+def _expires_in_s(submit: Submit) -> float:
+    assert isinstance(submit.expires_in_s, float)
+    if submit.run_after is not UNSET:
+        raise ApiError(
+            "invalid", "expires_in_s goes with delay_s; with run_after send expires_at - at `$.expires_in_s`"
+        )
+    if submit.expires_in_s <= submit.delay_s:
+        raise ApiError("invalid", "expires_in_s must be larger than delay_s - at `$.expires_in_s`")
+    return submit.expires_in_s
 
 
 def _spec_hash(submit: Submit, queue: str, payload: Mapping[str, Any]) -> bytes | None:

@@ -32,7 +32,7 @@ async def _decide(call: Call, kind: wire.DecisionKind, body: type[wire.Decide | 
     by = person(call, asked.by, "by")
     version = None if asked.version is UNSET else asked.version
     ticket = await call.services.tickets.decide(kind, ticket_id, by=by, why=asked.why, version=version)
-    # Whoever has the scope admin may act for others, so the log has both names.
+    # A caller with the scope admin may act for others, so the log has both names.
     path, caller = call.request.url.path, call.principal.name
     log.info("%s by %r, called by %s: the ticket is %s", path, by, caller, ticket.status)
     return json_answer(ticket)

@@ -32,9 +32,9 @@ _VERSION = re.compile(r"[0-9]{1,9}")
 
 async def ticket_events(call: Call) -> Any:
     ticket_id = ticket_id_in(call)
-    said = _cursor_of(call.request)
+    cursor = _cursor_of(call.request)
     ticket = await call.services.tickets.read(ticket_id)
-    after = ticket.version if said is None else said
+    after = ticket.version if cursor is None else cursor
     if after > ticket.version:
         raise ApiError(
             "cursor_ahead",
@@ -53,17 +53,17 @@ async def _events_of(call: Call, ticket: Ticket, after: int) -> AsyncIterator[by
 
 
 def _cursor_of(request: Request) -> int | None:
-    """None: that of the newest event."""
-    said = request.headers.getlist("last-event-id")
-    said += read_query(request, PARAMETERS).values()
-    if not said or said == [""]:
+    """The version after which the stream starts; None: after the newest event."""
+    cursors = request.headers.getlist("last-event-id")
+    cursors += read_query(request, PARAMETERS).values()
+    if not cursors or cursors == [""]:
         return 0
-    is_known = said[0] == NOW or _VERSION.fullmatch(said[0])
-    if not is_known or len(set(said)) > 1:
+    is_valid = cursors[0] == NOW or _VERSION.fullmatch(cursors[0])
+    if not is_valid or len(set(cursors)) > 1:
         raise ApiError(
             "bad_cursor", f"Last-Event-ID (or after) must be the id of an event, like 3, or {NOW}; or be left out"
         )
-    return None if said[0] == NOW else int(said[0])
+    return None if cursors[0] == NOW else int(cursors[0])
 
 
 ENDPOINTS = (

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from jobd.http.answers import id_in
 from jobd.http.body import JSON_TYPES, check_content_type, read_bytes
 from jobd.http.endpoint import Call, Parameter, get, json_answer, patch, post
 from jobd.http.jobs import IDEMPOTENCY_KEY
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: What a body may hold beside the payload: criteria and schemas are long texts.
+#: Bytes that a body may have in addition to `limits.payload_bytes`, for criteria and schemas.
 BESIDE_PAYLOAD_BYTES = 256 * 1024
 #: Tickets in an answer when the query names no limit.
 PAGE = 50
@@ -69,12 +70,12 @@ async def edit_ticket(call: Call) -> Response:
     return json_answer(await call.services.tickets.edit(ticket_id, asked, by=_editor(call, asked.edited_by)))
 
 
-def _editor(call: Call, said: str | UnsetType) -> str | None:
-    """None: nobody knows, and nobody needs to."""
-    is_known = said is not UNSET or call.principal.has_token
+def _editor(call: Call, name: str | UnsetType) -> str | None:
+    """Who edits; None: not known, which is allowed without four_eyes."""
+    is_known = name is not UNSET or call.principal.has_token
     if not is_known and not call.services.config().tickets.four_eyes:
         return None
-    return person(call, said, "edited_by")
+    return person(call, name, "edited_by")
 
 
 async def _read(call: Call, decoder: msgspec.json.Decoder[_T]) -> tuple[bytes, _T]:
@@ -94,31 +95,24 @@ def _body_limit(config: Config) -> int:
     return config.limits.payload_bytes + BESIDE_PAYLOAD_BYTES
 
 
-def person(call: Call, said: str | UnsetType, field: str) -> str:
-    """Who it is that writes or decides; always a name that somebody gave."""
+def person(call: Call, name: str | UnsetType, field: str) -> str:
+    """Who writes or decides: the name in this field of the body, or that of the caller's token."""
     caller = call.principal
-    if said is UNSET:
+    if name is UNSET:
         if not caller.has_token:
             raise ApiError("invalid", f"{field} is missing, and there is no token that says who calls - at `$.{field}`")
         return caller.name
-    if caller.has_token and said.strip() != caller.name and not caller.may("admin"):
+    if caller.has_token and name.strip() != caller.name and not caller.may("admin"):
         raise ApiError(
             "forbidden",
-            f"{field} is {said.strip()!r}, and the token is that of {caller.name!r}: leave {field} out, or use a token"
+            f"{field} is {name.strip()!r}, and the token is that of {caller.name!r}: leave {field} out, or use a token"
             " with the scope admin to act for others",
         )
-    return said.strip()
+    return name.strip()
 
 
 def ticket_id_in(call: Call) -> UUID:
-    """The id in the path; only the usual spelling is one."""
-    text: str = call.request.path_params["id"]
-    try:
-        if len(text) == 36:
-            return UUID(text)
-    except ValueError:
-        pass
-    raise ApiError("unknown_ticket", f"{text[:64]!r} is no ticket id")
+    return id_in(call.request.path_params["id"], "ticket")
 
 
 # -- read --------------------------------------------------------------------------------------------------------------

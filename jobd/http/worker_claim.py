@@ -14,22 +14,30 @@ from jobd.http.body import read_json
 from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.hang_up import hang_up
 from jobd.http.worker_request import check_worker_id, is_draining
+from jobd.lifecycle.inputs import read_inputs
 from jobd.stream.keys import queue_of, stream_of
 from jobd.wire import worker as wire
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from uuid import UUID
 
+    from msgspec import UnsetType
     from starlette.responses import Response
 
+    from jobd.config.model import Leases
     from jobd.http.gateway import RunningRequest
     from jobd.lifecycle.claim import ClaimedJob
 
 #: Shortest wait in seconds, also for `max_wait_ms` = 0: a dispatcher needs this long to find a job that is there.
 SHORTEST_WAIT_S = 0.1
-#: Largest body in bytes.
+#: Largest body of a claim in bytes: a worker id, streams and numbers.
 BODY_BYTES = 64 * 1024
+#: Bytes of inputs in one answer, shared by its jobs; results beyond are to be read one by one.
+INPUT_BYTES = 4 * 1024 * 1024
+#: Bytes of inputs that each job gets in any case.
+LEAST_INPUT_BYTES = 64 * 1024
 
 
 async def claim(call: Call) -> Response:
@@ -39,11 +47,13 @@ async def claim(call: Call) -> Response:
     queues = _queues(call, asked.streams)
     wait_ms = min(asked.max_wait_ms, wire.MAX_WAIT_MS)
     most = 1 if asked.max_jobs is UNSET else asked.max_jobs
-    found: list[ClaimedJob] = []
+    claimed: list[ClaimedJob] = []
     if not is_draining(call):
-        found = await _wait_for_jobs(call, queues, asked.worker_id, most, wait_ms / 1000)
-    jobs = [_claimed(call, job) for job in found]
-    after_ms = int((min(job.sent_at for job in found) - arrived_at) * 1000) if found else UNSET
+        claimed = await _wait_for_jobs(call, queues, asked.worker_id, most, wait_ms / 1000)
+    leases = call.services.config().leases
+    inputs = await _inputs(call, claimed) if any(job.has_inputs for job in claimed) else {}
+    jobs = [_claimed(leases, job, inputs.get(job.job_id, UNSET)) for job in claimed]
+    after_ms = int((min(job.sent_at for job in claimed) - arrived_at) * 1000) if claimed else UNSET
     only = {"jobs": jobs} if asked.max_jobs is not UNSET else msgspec.structs.asdict(jobs[0]) if jobs else {}
     return json_answer(wire.ClaimAnswer(claimed=bool(jobs), max_wait_ms=wait_ms, claimed_after_ms=after_ms, **only))
 
@@ -85,8 +95,7 @@ async def _wait_for_jobs(
         jobs = await call.services.dispatcher.take(queues, owner_id, most, max(wait_s, SHORTEST_WAIT_S))
         tasks.cancel_scope.cancel()
     if hung_up.is_set():
-        for job in jobs:
-            await call.services.engine.release(job.held)
+        await call.services.engine.release_many([job.held for job in jobs])
         if running.refusal is not None:
             raise running.refusal
         return []
@@ -94,8 +103,22 @@ async def _wait_for_jobs(
     return jobs
 
 
-def _claimed(call: Call, job: ClaimedJob) -> wire.ClaimedJob:
-    leases = call.services.config().leases
+async def _inputs(call: Call, jobs: Sequence[ClaimedJob]) -> dict[UUID, dict[str, wire.JobInput]]:
+    """What the claimed jobs get of those that they waited for. If it cannot be read, they are released uncharged."""
+    job_ids = [job.job_id for job in jobs if job.has_inputs]
+    most_bytes = max(INPUT_BYTES // len(job_ids), LEAST_INPUT_BYTES)
+    try:
+        found = await read_inputs(call.services.database, job_ids, most_bytes=most_bytes)
+    except Exception:
+        await call.services.engine.release_many([job.held for job in jobs])
+        raise
+    return {
+        job_id: {name: wire.JobInput(**msgspec.structs.asdict(part)) for name, part in inputs.items()}
+        for job_id, inputs in zip(job_ids, found, strict=True)
+    }
+
+
+def _claimed(leases: Leases, job: ClaimedJob, inputs: dict[str, wire.JobInput] | UnsetType) -> wire.ClaimedJob:
     return wire.ClaimedJob(
         job_id=job.job_id,
         attempt_id=job.attempt_id,
@@ -110,6 +133,9 @@ def _claimed(call: Call, job: ClaimedJob) -> wire.ClaimedJob:
         max_attempts=job.max_attempts,
         timeout_s=job.timeout_s,
         enqueue_id=job.enqueue_id,
+        traceparent=job.traceparent or UNSET,
+        tracestate=job.tracestate or UNSET,
+        inputs=inputs,
     )
 
 

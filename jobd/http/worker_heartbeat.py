@@ -10,7 +10,8 @@ from jobd.config.task_settings import lease_ttl_s
 from jobd.http.body import read_json
 from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.worker_request import check_worker_id, is_draining, lease_token_in
-from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.lifecycle.heartbeat import Renewal
+from jobd.lifecycle.lease import LeaseProof
 from jobd.wire import worker as wire
 from jobd.wire.problems import ApiError
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from jobd.job.model import LeaseLost
 
-#: Largest body in bytes.
+#: Largest body of a heartbeat in bytes: room for 1 000 leases (wire.MAX_JOBS).
 BODY_BYTES = 512 * 1024
 
 
@@ -41,17 +42,17 @@ async def heartbeat(call: Call) -> Response:
 async def _renew(call: Call, jobs: Sequence[wire.HeartbeatJob]) -> list[wire.Heartbeat]:
     for job in jobs:
         call.services.heartbeat_limit.check(job.lease_token)
-    beats = [Beat(job_id=job.job_id, lease_token=lease_token_in(job.lease_token)) for job in jobs]
+    beats = [LeaseProof(resource_id=job.job_id, lease_token=lease_token_in(job.lease_token)) for job in jobs]
     answers = await call.services.engine.heartbeat(beats)
     return [_renewed(call, beat, answer) for beat, answer in zip(beats, answers, strict=True)]
 
 
-def _renewed(call: Call, beat: Beat, answer: Renewal | LeaseLost | Exception) -> wire.Heartbeat:
+def _renewed(call: Call, beat: LeaseProof, answer: Renewal | LeaseLost | Exception) -> wire.Heartbeat:
     if isinstance(answer, Exception):
         raise answer
     renewal = answer if isinstance(answer, Renewal) else None
     return wire.Heartbeat(
-        job_id=beat.job_id,
+        job_id=beat.resource_id,
         ok=renewal is not None,
         lease_expires_at=renewal.lease_expires_at if renewal else None,
         cancel=renewal is not None and renewal.cancel_requested,

@@ -10,34 +10,35 @@ from __future__ import annotations
 import hashlib
 import logging
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 from anyio import to_thread
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from jobd.engine.results import ResultNotKept
+from jobd.host.logs import job_fields
 from jobd.host.masking import masked_text
 from jobd.http.body import JSON_TYPES, check_content_type, convert, read_bytes, read_json
 from jobd.http.endpoint import Call, json_answer, post
 from jobd.http.worker_request import check_worker_id, lease_token_in
-from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued
+from jobd.job.model import AlreadyFinished, Canceled, Completed, Conflicting, DeadLettered, Requeued, Superseded
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.fail import Failure
-from jobd.lifecycle.report import Held
+from jobd.lifecycle.release import Release
 from jobd.lifecycle.waiting import statuses_of
 from jobd.wire import worker as wire
 from jobd.wire.json_check import TooDeep, check_json
 from jobd.wire.problems import ApiError
 
 if TYPE_CHECKING:
-    from uuid import UUID
+    from collections.abc import Sequence
 
     from starlette.responses import Response
 
     from jobd.lifecycle.fail import Ended
-    from jobd.lifecycle.report import Refusal
+    from jobd.lifecycle.report import Held, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +50,13 @@ DISK_FULL_RETRY_S = 5
 ENVELOPE_BYTES = 16 * 1024
 #: Largest body in bytes of a failure report, before message and stack are cut.
 ERROR_BYTES = 16 * 1024 * 1024
-#: Bytes of an error message and of a stack trace that are stored.
+#: Bytes of an error message that are stored; the rest is cut.
 MESSAGE_BYTES = 4 * 1024
+#: Bytes of a stack trace that are stored; the rest is cut.
 STACK_BYTES = 16 * 1024
+
+#: Why a report was refused; UNSET: it was not.
+Reason: TypeAlias = wire.ReportReason | UnsetType
 
 # Complete
 
@@ -67,12 +72,8 @@ async def complete(call: Call) -> Response:
     limit = call.services.config().limits.result_bytes
     report, result, outcome_hash = await _read_completion(call, limit)
     if len(result) > limit:
-        raise ApiError(
-            "too_large",
-            f"the result has {len(result)} bytes, more than limits.result_bytes = {limit}; keep it elsewhere and report"
-            " where, or call fail",
-        )
-    completion = await _with_result(
+        raise too_large(len(result), limit)
+    completion = await with_result(
         call,
         Completion(
             job_id=report.job_id,
@@ -83,12 +84,29 @@ async def complete(call: Call) -> Response:
         result,
     )
     answer = await call.services.engine.complete(completion)
-    if isinstance(answer, (Completed, AlreadyFinished)):
-        replay = True if isinstance(answer, AlreadyFinished) else UNSET
-        return json_answer(wire.CompleteAnswer(ok=True, ack=True, replay=replay))
+    (reason,) = await refusal_reasons(call, [completion], [answer])
+    return json_answer(completed(answer, reason))
+
+
+def completed(answer: Completed | Refusal, reason: Reason) -> wire.CompleteAnswer:
+    if isinstance(answer, Completed):
+        return wire.CompleteAnswer(ok=True, ack=True)
+    if isinstance(answer, AlreadyFinished):
+        return wire.CompleteAnswer(ok=True, ack=True, replay=True)
     # The result file stays: if the same result was accepted before, a row names it; otherwise the janitor deletes it.
-    reason = await _reason(call, report.job_id, answer)
-    return json_answer(wire.CompleteAnswer(ok=False, ack=True, reason=reason))
+    return wire.CompleteAnswer(ok=False, ack=True, reason=reason)
+
+
+def too_large(size: int, limit: int) -> ApiError:
+    return ApiError(
+        "too_large",
+        f"the result has {size} bytes, more than limits.result_bytes = {limit}; keep it elsewhere and report where, or"
+        " call fail",
+    )
+
+
+def too_deep(error: TooDeep) -> ApiError:
+    return ApiError("result_too_deep", f"{error}; report it as text, or call fail")
 
 
 async def _read_completion(call: Call, limit: int) -> _Completion:
@@ -100,7 +118,7 @@ async def _read_completion(call: Call, limit: int) -> _Completion:
         else:
             completion = await to_thread.run_sync(_completion_in, raw, limiter=call.services.results.limiter)
     except TooDeep as error:  # only the result can be deep
-        raise ApiError("result_too_deep", f"{error}; report it as text, or call fail") from None
+        raise too_deep(error) from None
     check_worker_id(completion.report.worker_id)
     return completion
 
@@ -111,12 +129,12 @@ def _completion_in(raw: bytes) -> _Completion:
     return _Completion(msgspec.structs.replace(report, result=None), result, hashlib.sha256(result).digest())
 
 
-async def _with_result(call: Call, completion: Completion, result: bytes) -> Completion:
+async def with_result(call: Call, completion: Completion, result: bytes) -> Completion:
     """The completion with its result inline, or with the name of the file that the result was written to."""
     try:
         result_ref = await call.services.results.keep(completion, result)
     except ResultNotKept as error:
-        log.error("%s", error)
+        log.error("%s", error, extra=job_fields(completion.job_id))
         raise ApiError(
             "result_not_kept",
             f"jobd's disk does not take the result of {len(result)} bytes; report it again in a while, or call fail",
@@ -133,21 +151,25 @@ async def _with_result(call: Call, completion: Completion, result: bytes) -> Com
 async def fail(call: Call) -> Response:
     report = await read_json(call.request, wire.FailRequest, ERROR_BYTES)
     check_worker_id(report.worker_id)
-    error = msgspec.json.encode(_kept(report.error), order="deterministic")
-    answer = await call.services.engine.fail(
-        Failure(
-            job_id=report.job_id,
-            attempt_id=report.attempt_id,
-            lease_token=lease_token_in(report.lease_token),
-            error=error.decode(),
-            retryable=report.error.retryable,
-            outcome_hash=hashlib.sha256(error).digest(),
-        )
+    failure = failure_in(report, report.error)
+    answer = await call.services.engine.fail(failure)
+    (reason,) = await refusal_reasons(call, [failure], [answer])
+    return json_answer(failed(answer, reason))
+
+
+def failure_in(report: wire.AttemptReport | wire.JobReport, reported: wire.JobError) -> Failure:
+    error = msgspec.json.encode(_kept(reported), order="deterministic")
+    return Failure(
+        job_id=report.job_id,
+        attempt_id=report.attempt_id,
+        lease_token=lease_token_in(report.lease_token),
+        error=error.decode(),
+        retryable=reported.retryable,
+        outcome_hash=hashlib.sha256(error).digest(),
     )
-    return json_answer(await _failed(call, report.job_id, answer))
 
 
-async def _failed(call: Call, job_id: UUID, answer: Ended | Refusal) -> wire.FailAnswer:
+def failed(answer: Ended | Refusal, reason: Reason) -> wire.FailAnswer:
     if isinstance(answer, Requeued):
         retry_at = datetime.fromtimestamp(answer.run_after, timezone.utc)
         return wire.FailAnswer(ok=True, ack=True, requeued=True, dlq=False, retry_at=retry_at)
@@ -164,7 +186,6 @@ async def _failed(call: Call, job_id: UUID, answer: Ended | Refusal) -> wire.Fai
             reason="canceled" if answer.outcome is AttemptOutcome.CANCELED else UNSET,
             replay=True,
         )
-    reason = await _reason(call, job_id, answer)
     return wire.FailAnswer(ok=False, ack=True, requeued=False, dlq=False, reason=reason)
 
 
@@ -188,12 +209,22 @@ def _cut(text: str, most: int) -> str:
 async def release(call: Call) -> Response:
     report = await read_json(call.request, wire.ReleaseRequest, ENVELOPE_BYTES)
     check_worker_id(report.worker_id)
-    lease_token = lease_token_in(report.lease_token)
-    held = Held(job_id=report.job_id, attempt_id=report.attempt_id, lease_token=lease_token)
-    return json_answer(await _released(call, report.job_id, await call.services.engine.release(held)))
+    held = release_in(report)
+    answer = await call.services.engine.release(held)
+    (reason,) = await refusal_reasons(call, [held], [answer])
+    return json_answer(released(answer, reason))
 
 
-async def _released(call: Call, job_id: UUID, answer: Requeued | Canceled | Refusal) -> wire.ReleaseAnswer:
+def release_in(report: wire.ReleaseRequest | wire.ReleaseJob) -> Release:
+    return Release(
+        job_id=report.job_id,
+        attempt_id=report.attempt_id,
+        lease_token=lease_token_in(report.lease_token),
+        delay_s=0.0 if report.delay_s is UNSET else report.delay_s,
+    )
+
+
+def released(answer: Requeued | Canceled | Refusal, reason: Reason) -> wire.ReleaseAnswer:
     if isinstance(answer, Requeued):
         return wire.ReleaseAnswer(ok=True, ack=True, requeued=True)
     if isinstance(answer, Canceled):
@@ -202,16 +233,25 @@ async def _released(call: Call, job_id: UUID, answer: Requeued | Canceled | Refu
         if answer.outcome is AttemptOutcome.CANCELED:
             return wire.ReleaseAnswer(ok=True, ack=True, requeued=False, reason="canceled", replay=True)
         return wire.ReleaseAnswer(ok=True, ack=True, requeued=True, replay=True)
-    return wire.ReleaseAnswer(ok=False, ack=True, requeued=False, reason=await _reason(call, job_id, answer))
+    return wire.ReleaseAnswer(ok=False, ack=True, requeued=False, reason=reason)
 
 
 # Refusals
 
 
-async def _reason(call: Call, job_id: UUID, answer: Refusal) -> wire.ReportReason:
+async def refusal_reasons(call: Call, reports: Sequence[Held], answers: Sequence[object]) -> list[Reason]:
+    """Why each report was refused, UNSET for one that was not; the statuses of all jobs are read at once."""
+    pairs = list(zip(reports, answers, strict=True))
+    superseded = {report.job_id for report, answer in pairs if isinstance(answer, Superseded)}
+    statuses = await statuses_of(call.services.database, superseded) if superseded else {}
+    return [_reason(answer, statuses.get(report.job_id)) for report, answer in pairs]
+
+
+def _reason(answer: object, status: str | None) -> Reason:
     if isinstance(answer, Conflicting):
         return "conflicting_outcome"
-    status = (await statuses_of(call.services.database, [job_id])).get(job_id)
+    if not isinstance(answer, Superseded):
+        return UNSET
     if status is None:
         return "unknown_job"
     return "canceled" if status == "canceled" else "superseded"
@@ -239,7 +279,7 @@ ENDPOINTS = (
         "/internal/worker/release",
         "worker",
         release,
-        "Hand a job back unfinished; the attempt is not charged",
+        "Hand a job back unfinished, at once or with a delay; the attempt is not charged",
         answers={200: wire.ReleaseAnswer},
         body=wire.ReleaseRequest,
     ),

@@ -1,5 +1,6 @@
 """What every request of an HTTP worker has in common (`worker_claim`, `worker_heartbeat`, `worker_events`,
-`worker_reports`): its worker id, its lease token, and whether jobd drains. The contract is in `wire/worker.py`.
+`worker_reports`, `worker_batches`): its worker id, its lease token, and whether jobd drains. The contract is in
+`wire/worker.py`.
 
 The lease token is the proof: a worker that sends it for its job holds the job, whatever its `worker_id`. A refusal that
 the worker has to act on is an answer (200 with `ok` false). A problem document means that nothing has changed, or that
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from jobd.store.leader import NODE_PREFIX
 from jobd.stream.keys import RAW_OWNER_PREFIX
 from jobd.wire.problems import ApiError
 
@@ -28,6 +30,8 @@ def check_worker_id(worker_id: str) -> None:
         raise ApiError(
             "invalid", f"worker_id must not begin with {RAW_OWNER_PREFIX}, as the owners do that speak only Redis"
         )
+    if worker_id.startswith(NODE_PREFIX):
+        raise ApiError("invalid", f"worker_id must not begin with {NODE_PREFIX}, as the slots of a jobd do")
 
 
 def lease_token_in(text: str) -> UUID:

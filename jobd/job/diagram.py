@@ -27,9 +27,27 @@ Made by `python -m jobd.job.diagram` from the table in `jobd/job/machine.py`; a 
 |---|---|---|---|
 {table}
 
-Whatever the table does not list changes nothing. A guard that asks for attempts also asks that no cancel was requested.
-Three events leave a running job `running`: a heartbeat moves the expiry of its lease, a cancel is noted for its holder,
-a claim takes over its expired lease and closes the attempt behind it.
+Whatever the table does not list changes nothing. A guard that asks for attempts or interruptions also asks that no
+cancel was requested. Three events leave a running job `running`: a heartbeat moves the expiry of its lease, a cancel
+is noted for its holder, a claim takes over its expired lease and closes the attempt behind it.
+
+## Attempts and interruptions
+
+A job has two bounds. `max_attempts` counts what the job itself did: attempts that failed, ran into their time limit,
+or whose worker (an HTTP worker, `jobd worker`, a raw Redis worker) fell silent. `max_interruptions` counts what was
+done to it: the node whose slots ran it lost power, was killed, ran out of memory or stood still for longer than a
+lease. Such an attempt ends as `interrupted` and is not charged, so power cuts alone never use up the attempts of a
+job. A job may be interrupted `max_interruptions` times (`[retry]`, or of its task) and is run again each time, after
+a backoff that grows with the number of interruptions; the next interruption makes it a dead letter with the reason
+and error code `interruptions_exhausted`: it may be the job that takes the node down. With 0, a job that was
+interrupted is not run again.
+
+What tells the two apart is who held the lease. A node renews the leases of all its slots together, by a thread of its
+own if a handler blocks the event loop, and ends a handler that hangs by its time limit, which is a failure. So the
+lease of a slot expires only if the whole node stopped. The node that starts again on the same data directory does not
+wait for that: it knows the names under which its earlier runs held leases. Numbers of attempts go on in any case, and
+the token of an interrupted attempt is as void as any other: what a node that stood still has yet to report is
+refused.
 """
 
 

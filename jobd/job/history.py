@@ -41,6 +41,16 @@ STEPS = {
 }
 
 LEASE_EXPIRED = msgspec.Raw(b'{"code":"lease_expired","message":"the worker fell silent","retryable":true}')
+INTERRUPTED = msgspec.Raw(
+    b'{"code":"interrupted","message":"jobd stopped or stood still while the job ran","retryable":true}'
+)
+INTERRUPTIONS_EXHAUSTED = msgspec.Raw(
+    b'{"code":"interruptions_exhausted",'
+    b'"message":"jobd stopped or stood still more than max_interruptions times while the job ran","retryable":true}'
+)
+
+#: Outcomes of attempts whose holder said nothing any more.
+SILENT = frozenset({AttemptOutcome.EXPIRED.value, AttemptOutcome.INTERRUPTED.value})
 
 
 class Cursor(NamedTuple):
@@ -163,7 +173,10 @@ def _events(record: Record) -> Iterator[Event]:
         yield from _chunks_of(record, record.attempt_no)
     if record.status == JobStatus.CANCELED and not (record.attempts and record.attempts[-1].led_to == "canceled"):
         before = record.attempts[-1].event_n if record.attempts else 1
-        yield made("canceled", Cursor(record.attempt_no, before + 1), record.finished_ts or 0)
+        why = (
+            None if record.attempt_no else record.error
+        )  # a job that never ran has one if it expired, or waited in vain
+        yield made("canceled", Cursor(record.attempt_no, before + 1), record.finished_ts or 0, why)
 
 
 def _chunks_of(record: Record, attempt: int) -> Iterator[Event]:
@@ -176,13 +189,19 @@ def _chunks_of(record: Record, attempt: int) -> Iterator[Event]:
 def ends(attempt: EndedAttempt, error: msgspec.Raw | None = None) -> Iterator[Event]:
     """The events that follow from the end of an attempt."""
     at = attempt.ended_ts
-    silent = attempt.outcome == AttemptOutcome.EXPIRED
+    silent = attempt.outcome in SILENT
     if silent:
         yield made("gap", Cursor(attempt.number, attempt.event_n - 1), at)
     reported = attempt.error if bytes(attempt.error) != b"null" else None
-    why = reported or (LEASE_EXPIRED if silent else None)
+    why = reported or (_error_of_silence(attempt) if silent else None)
     kind = "requeued" if attempt.led_to == "queued" else attempt.led_to
     yield made(kind, Cursor(attempt.number, attempt.event_n), at, why or (error if kind == "error" else None))
+
+
+def _error_of_silence(attempt: EndedAttempt) -> msgspec.Raw:
+    if attempt.outcome == AttemptOutcome.EXPIRED or attempt.led_to == "canceled":
+        return LEASE_EXPIRED
+    return INTERRUPTED if attempt.led_to == "queued" else INTERRUPTIONS_EXHAUSTED
 
 
 def made(kind: str, cursor: Cursor, ts: int, error: msgspec.Raw | None = None) -> Event:

@@ -8,6 +8,8 @@ and tried out by the million, and tests compare the statements with it. In every
 - Only the holder's token and attempt end an attempt. The clock alone ends nothing: an expired lease that nobody took
   over still renews and completes.
 - Attempts are charged at claim; a release gives the charge back, but never the number.
+- The stop of a node interrupts what its slots ran: that counts as an interruption, which has a bound of its own; the
+  charge is given back. Only a reaper ends such an attempt.
 - A cancel request ends the job at the next chance that would otherwise put it back; a completion beats it.
 """
 
@@ -42,7 +44,7 @@ from jobd.job.model import (
     Requeued,
     Superseded,
 )
-from jobd.job.retry import DeadLetter, RetryPolicy, requeue_or_dead_letter
+from jobd.job.retry import DeadLetter, RetryPolicy, requeue_or_dead_letter, requeue_or_give_up
 from jobd.job.status import FINAL_STATUSES, AttemptOutcome, DeadLetterReason, JobStatus
 
 
@@ -61,11 +63,13 @@ ERROR = JobStatus.ERROR
 CANCELED = JobStatus.CANCELED
 
 _CURRENT: Final = "enqueue_id is current"
-_EXPIRED: Final = "enqueue_id is current, lease expired"
+_EXPIRED: Final = "enqueue_id is current, lease of a worker expired"
 _HELD: Final = "attempt and token are current"
-_OVERDUE: Final = "attempt is the one seen, lease expired"
+_OVERDUE: Final = "attempt is the one seen, lease of a worker expired"
+_STOPPED: Final = "attempt is the one seen, lease of slots expired or their node known to be dead"
 
-#: Every change that a job may undergo. A guard that asks for attempts also asks that no cancel was requested.
+#: Every change that a job may undergo. A guard that asks for attempts or interruptions also asks that no cancel was
+#: requested.
 TRANSITIONS: Final = (
     Transition(None, "submit", "", QUEUED),
     Transition(None, "redrive", "of another job, which is in error", QUEUED),
@@ -85,6 +89,9 @@ TRANSITIONS: Final = (
     Transition(RUNNING, "reap", f"{_OVERDUE}, attempts left", QUEUED),
     Transition(RUNNING, "reap", f"{_OVERDUE}, attempts used up", ERROR),
     Transition(RUNNING, "reap", f"{_OVERDUE}, cancel requested", CANCELED),
+    Transition(RUNNING, "interrupt", f"{_STOPPED}, interruptions left", QUEUED),
+    Transition(RUNNING, "interrupt", f"{_STOPPED}, interruptions used up", ERROR),
+    Transition(RUNNING, "interrupt", f"{_STOPPED}, cancel requested", CANCELED),
 )
 
 
@@ -103,8 +110,12 @@ def has_expired(job: JobView, now: float) -> bool:
     return job.lease is not None and job.lease.lease_expires_at < now
 
 
+def is_of_node(job: JobView) -> bool:
+    return job.lease is not None and job.lease.of_node
+
+
 def still_overdue(job: JobView, attempt_id: str, now: float) -> bool:
-    """The reaper's whole guard, asked again at the write: the job may have moved on since the reaper looked."""
+    """The reaper's whole guard, checked again at the write: the job may have moved on since the reaper read it."""
     return job.lease is not None and job.lease.claim.attempt_id == attempt_id and has_expired(job, now)
 
 
@@ -112,15 +123,18 @@ def still_overdue(job: JobView, attempt_id: str, now: float) -> bool:
 
 
 def decide_claim(
-    job: JobView, claim: ClaimRef, *, enqueue_id: int | None, ttl_s: float, now: float
+    job: JobView, claim: ClaimRef, *, enqueue_id: int | None, ttl_s: float, now: float, of_node: bool = False
 ) -> Claimed | NotClaimable | DeadLettered | Canceled:
-    """Takes a due job, or takes over one whose lease expired: at no more attempts than a reaper would allow it."""
+    """Takes a due job, or takes over one whose worker's lease expired: at no more attempts than a reaper would allow.
+
+    `of_node`: for the slots of a node. What such slots held is left to the reaper, which counts interruptions.
+    """
     if job.status in FINAL_STATUSES:
         return NotClaimable(NotClaimableReason.FINAL)
     if enqueue_id is not None and enqueue_id != job.enqueue_id:
         return NotClaimable(NotClaimableReason.STALE_MESSAGE)
     if job.status is RUNNING:
-        if not has_expired(job, now):
+        if not has_expired(job, now) or is_of_node(job):
             return NotClaimable(NotClaimableReason.LEASED)
         if job.cancel_requested:
             return Canceled(AttemptOutcome.EXPIRED)
@@ -130,7 +144,7 @@ def decide_claim(
         return NotClaimable(NotClaimableReason.CANCEL_REQUESTED)
     elif job.run_after > now and not job.in_line:
         return NotClaimable(NotClaimableReason.NOT_DUE)
-    lease = Lease(claim=claim, lease_expires_at=now + ttl_s)
+    lease = Lease(claim=claim, lease_expires_at=now + ttl_s, of_node=of_node)
     return Claimed(lease=lease, attempt_no=job.attempt_no + 1, took_over=job.status is RUNNING)
 
 
@@ -166,13 +180,14 @@ def decide_fail(
     return _after_failure(job, AttemptOutcome.FAILED, retryable=retryable, policy=policy, jitter=jitter, now=now)
 
 
-def decide_release(job: JobView, claim: ClaimRef) -> Requeued | Canceled | Refused:
-    """Hands the job back uncharged, with its old `run_after`: it keeps its place in the queue."""
+def decide_release(job: JobView, claim: ClaimRef, *, now: float, delay_s: float = 0.0) -> Requeued | Canceled | Refused:
+    """Hands the job back uncharged: with its old `run_after`, so it keeps its place in the queue, or with a delay."""
     if refused := _refuse(job, claim, replays=_RELEASE):
         return refused
     if job.cancel_requested:
         return Canceled(AttemptOutcome.CANCELED)
-    return Requeued(outcome=AttemptOutcome.RELEASED, enqueue_id=job.enqueue_id + 1, run_after=job.run_after)
+    run_after = now + delay_s if delay_s else job.run_after
+    return Requeued(outcome=AttemptOutcome.RELEASED, enqueue_id=job.enqueue_id + 1, run_after=run_after)
 
 
 def decide_cancel(job: JobView) -> Canceled | CancelRequested | AlreadyFinal:
@@ -186,12 +201,28 @@ def decide_cancel(job: JobView) -> Canceled | CancelRequested | AlreadyFinal:
 def decide_reap(
     job: JobView, attempt_id: str, *, policy: RetryPolicy, jitter: float, now: float
 ) -> Ended | NotReapable:
-    """Closes the attempt of a silent holder; it stays charged, so that no job can bring down workers for ever."""
-    if not still_overdue(job, attempt_id, now):
+    """Closes the attempt of a silent worker; it stays charged, so that no job can bring down workers for ever."""
+    if not still_overdue(job, attempt_id, now) or is_of_node(job):
         return NotReapable()
     if job.cancel_requested:
         return Canceled(AttemptOutcome.EXPIRED)
     return _after_failure(job, AttemptOutcome.EXPIRED, retryable=True, policy=policy, jitter=jitter, now=now)
+
+
+def decide_interrupt(
+    job: JobView, attempt_id: str, *, policy: RetryPolicy, jitter: float, now: float, is_dead: bool = False
+) -> Ended | NotReapable:
+    """Closes the attempt of a node that stopped. `is_dead`: known to the next start on the same data directory, which
+    does not wait until the lease expires."""
+    seen = job.lease is not None and job.lease.claim.attempt_id == attempt_id
+    if not is_of_node(job) or not (seen if is_dead else still_overdue(job, attempt_id, now)):
+        return NotReapable()
+    if job.cancel_requested:
+        return Canceled(AttemptOutcome.INTERRUPTED)
+    verdict = requeue_or_give_up(policy, interruptions=job.interruptions + 1, jitter=jitter)
+    if isinstance(verdict, DeadLetter):
+        return DeadLettered(outcome=AttemptOutcome.INTERRUPTED, reason=verdict.reason)
+    return Requeued(outcome=AttemptOutcome.INTERRUPTED, enqueue_id=job.enqueue_id + 1, run_after=now + verdict.delay_s)
 
 
 def decide_redrive(job: JobView, new_job_id: str, *, now: float) -> JobView | NotDeadLettered:
@@ -209,7 +240,7 @@ _FAIL: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.CANCELED})
 _RELEASE: Final = frozenset({AttemptOutcome.RELEASED, AttemptOutcome.CANCELED})
 
 #: The outcomes that a holder may not know of: the attempt was taken from it, or handed back on its behalf.
-_GIVEN_UP: Final = frozenset({AttemptOutcome.EXPIRED, AttemptOutcome.RELEASED})
+_GIVEN_UP: Final = frozenset({AttemptOutcome.EXPIRED, AttemptOutcome.INTERRUPTED, AttemptOutcome.RELEASED})
 
 
 def _refuse(job: JobView, claim: ClaimRef, *, replays: frozenset[AttemptOutcome]) -> Refused | None:

@@ -34,6 +34,8 @@ class Lease(Struct, frozen=True, kw_only=True):
     lease_expires_at: float
     #: grows by one with every renewal
     claim_version: int = 1
+    #: held by the slots of a node, which renews all its leases by itself: only a node that stops lets one expire
+    of_node: bool = False
 
 
 class ClosedAttempt(Struct, frozen=True, kw_only=True):
@@ -54,8 +56,10 @@ class JobView(Struct, frozen=True, kw_only=True):
     in_line: bool = False
     #: the number of the newest attempt, which never recurs
     attempt_no: int = 0
-    #: attempts charged: at claim, and given back by a release
+    #: attempts charged: at claim, and given back by a release and an interruption
     attempt_count: int = 0
+    #: attempts that ended because their node stopped
+    interruptions: int = 0
     cancel_requested: bool = False
     #: set exactly while the job is running
     lease: Lease | None = None
@@ -161,7 +165,7 @@ class Superseded(Struct, frozen=True):
 
 
 class NotReapable(Struct, frozen=True):
-    """The job moved on, or its lease was renewed, since the reaper looked."""
+    """The job moved on, or its lease was renewed, since the reaper read it."""
 
 
 class AlreadyFinal(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The leases of the jobs that run in this process; renewed by the engine, or by a jobd elsewhere.
 
-While jobd drains this is among the last to stop: who finishes a job needs its lease.
+While jobd drains this is among the last services to stop: a job that is finished then needs its lease.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 import anyio
 
 from jobd.config.task_settings import heartbeat_s, lease_ttl_s
+from jobd.leases.flag import Flag
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.timer import Lease
-from jobd.lifecycle.heartbeat import Beat
+from jobd.lifecycle.lease import LeaseProof
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,16 +34,16 @@ class Hold(Lease):
         super().__init__(job.sent_at, ttl_s)
         self.job = job
         #: Set when the job is to be canceled.
-        self.cancel = anyio.Event()
+        self.cancel = Flag()
 
     @property
     def held(self) -> Held:
         return self.job.held
 
     @property
-    def beat(self) -> Beat:
+    def beat(self) -> LeaseProof:
         """No version is shown: the event loop and the watchdog's thread may both renew it."""
-        return Beat(job_id=self.job.job_id, lease_token=self.job.lease_token)
+        return LeaseProof(resource_id=self.job.job_id, lease_token=self.job.lease_token)
 
     def ttl_s(self, leases: Leases, renewal: Renewal | None = None) -> float:
         return lease_ttl_s(leases, self.job.lease_ttl_s if renewal is None else renewal.lease_ttl_s)
@@ -62,25 +63,41 @@ class Hold(Lease):
 class Renewer(Protocol):
     """Where leases are renewed: the engine, or a jobd elsewhere."""
 
-    async def heartbeat(self, beats: Sequence[Beat]) -> Sequence[Renewal | LeaseLost | Exception]: ...
+    async def heartbeat(self, beats: Sequence[LeaseProof]) -> Sequence[Renewal | LeaseLost | Exception]: ...
 
 
 class JobLeases(LeaseKeeper[Hold]):
     def __init__(self, engine: Renewer, config: Callable[[], Config]) -> None:
         super().__init__(self._heartbeat, config)
         self._engine = engine
+        #: Tokens of leases that were lost here. Some stand in Postgres until the reaper ends them; none is run again.
+        self._lost_tokens: set[UUID] = set()
 
     async def _heartbeat(self, holds: Sequence[Hold]) -> Sequence[Renewal | LeaseLost | Exception]:
         return await self._engine.heartbeat([hold.beat for hold in holds])
 
     def hold(self, job: ClaimedJob) -> Hold:
         """Keep this job's lease alive until it is let go."""
-        hold = Hold(job, lease_ttl_s(self._config().leases, job.lease_ttl_s))
-        self.keep(hold)
+        (hold,) = self.hold_all([job])
         return hold
 
+    def hold_all(self, jobs: Sequence[ClaimedJob]) -> list[Hold]:
+        """The same for jobs that were taken together."""
+        leases = self._config().leases
+        holds = [Hold(job, lease_ttl_s(leases, job.lease_ttl_s)) for job in jobs]
+        self.keep(*holds)
+        return holds
+
+    def let_go(self, *holds: Hold) -> None:
+        self._lost_tokens.update(hold.job.lease_token for hold in holds if hold.is_lost)
+        super().let_go(*holds)
+
+    def tokens(self) -> list[UUID]:
+        """The lease tokens of all jobs that this process holds, or has held and lost."""
+        return [*(hold.job.lease_token for hold in self.all()), *self._lost_tokens]
+
     def cancel(self, job_id: UUID) -> None:
-        """Stop the holder of this job at once, if it is in this process; others hear of it when they renew."""
+        """Stop the holder of this job at once, if it is in this process; others learn of it by their heartbeat."""
         for hold in self.all():
             if hold.job.job_id == job_id:
                 hold.stop()

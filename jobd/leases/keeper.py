@@ -1,8 +1,8 @@
 """Renews many leases together, one request for all of them, and stops the holder of one that is lost.
 
 A holder is stopped at once when its lease was lost to another, when it could not be renewed in time by this process's
-own clock (see `timer`), or when its job is to be canceled. What a lease is of, how long it lasts and how it is renewed
-is the business of its kind: jobs in `jobs`, events and work orders of tickets in `jobd.tickets.pollers.claims`.
+own clock (see `timer`), or when its job is to be canceled. What is leased, for how long and how it is renewed is in the
+subclasses of `Lease`: jobs in `jobs`, events and work orders of tickets in `jobd.tickets.pollers.claims`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import anyio
 
 from jobd.config.task_settings import shortest_heartbeat_s
 from jobd.job.model import LeaseLost
-from jobd.leases.timer import MARGIN, L, LeaseTimer
+from jobd.leases.timer import MARGIN, EarliestTimer, L
 from jobd.lifecycle.heartbeat import Renewal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config, Leases
 
-#: Time between two checks for leases to renew, as a part of the heartbeat: a renewal is at most this much late.
+#: Time between two checks for leases to renew, as a part of the heartbeat interval: a renewal is late by that at most.
 CHECK = 0.25
 
 
@@ -33,12 +33,12 @@ class LeaseKeeper(Generic[L]):
         renew: Callable[[Sequence[L]], Awaitable[Sequence[Renewal | LeaseLost | Exception]]],
         config: Callable[[], Config],
     ) -> None:
-        #: Sends one renewal for all; an exception in its place is an answer that is not known.
+        #: Sends one renewal for all these leases; an exception as answer: whether that one was renewed is unknown.
         self._renew = renew
         self._config = config
         #: All that were not let go, in the order in which they were taken on.
         self._leases: dict[L, None] = {}
-        self._timer = LeaseTimer(self.kept, self.lose)
+        self._timer = EarliestTimer(self._lose_ended)
         #: Around the pause between two checks.
         self._pause = anyio.CancelScope()
 
@@ -53,12 +53,15 @@ class LeaseKeeper(Generic[L]):
         """All that are neither lost nor let go, and so are renewed; may be asked from any thread."""
         return [lease for lease in self.all() if not lease.is_lost]
 
-    def keep(self, lease: L) -> None:
-        """Renew this lease until it is let go or lost."""
-        self._leases[lease] = None
-        self._timer.watch(lease)
-        # It may have to be renewed sooner than any that was known when the present pause began.
-        check_at = anyio.current_time() + lease.heartbeat_s(self._config().leases) * CHECK
+    def keep(self, *leases: L) -> None:
+        """Renew these leases until they are let go or lost."""
+        if not leases:
+            return
+        self._leases.update(dict.fromkeys(leases))
+        self._timer.watch(min(lease.ends_at for lease in leases))
+        # One may have to be renewed sooner than any that was known when the present pause began.
+        config = self._config().leases
+        check_at = anyio.current_time() + min(lease.heartbeat_s(config) for lease in leases) * CHECK
         if check_at < self._pause.deadline:
             self._pause.deadline = check_at
 
@@ -71,6 +74,12 @@ class LeaseKeeper(Generic[L]):
         """Stop its holder, unless it was let go while a renewal was under way."""
         if lease in self._leases and not lease.is_lost:
             lease.lose()
+
+    def _lose_ended(self) -> list[float]:
+        for lease in self.kept():
+            if lease.is_over():
+                self.lose(lease)
+        return [lease.ends_at for lease in self.kept()]
 
     async def keep_renewing(self, beat: Callable[[], None] | None = None) -> None:
         """Renew whatever is due, until cancelled; `beat` is called after every pause."""
@@ -87,7 +96,7 @@ class LeaseKeeper(Generic[L]):
         return min((shortest_heartbeat_s(config), *own)) * CHECK
 
     async def renew_due(self) -> None:
-        """One renewal for all that are due. One that hangs is given up early enough for another try."""
+        """One renewal for all leases that are due; it times out early enough for another try."""
         leases, sent_at = self._config().leases, time.monotonic()
         due = [lease for lease in self.kept() if is_due(lease, sent_at, leases)]
         if due:
@@ -104,7 +113,7 @@ class LeaseKeeper(Generic[L]):
         leases: Leases,
         call: Callable[[Callable[[], None]], None] = lambda function: function(),
     ) -> None:
-        """What the answers to a renewal mean for the leases. In another thread, `call` calls in the event loop."""
+        """Apply the answers to a renewal. In another thread, `call` has to run its argument in the event loop."""
         for lease, answer in zip(sent, answers, strict=False):
             if isinstance(answer, Renewal):
                 lease.grant(sent_at, lease.ttl_s(leases, answer))

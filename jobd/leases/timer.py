@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import anyio
+from jobd.leases.flag import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jobd.config.model import Leases
     from jobd.lifecycle.heartbeat import Renewal
 
-#: The part of a lease, before its end, at which its holder stops: the holder's clock may run slower than Postgres'.
+#: Part of the lease time by which a holder stops before its lease ends: its clock may run slower than that of Postgres.
 MARGIN = 0.1
 
 
@@ -28,7 +28,7 @@ class Lease:
 
     def __init__(self, sent_at: float, ttl_s: float) -> None:
         #: Set when the lease is lost: its holder stops at once and writes nothing more.
-        self.lost = anyio.Event()
+        self.lost = Flag()
         #: Called when the holder is to stop.
         self.on_stop: Callable[[], None] = lambda: None
         #: Called when a renewal was granted; in any thread.
@@ -80,20 +80,18 @@ class Lease:
 L = TypeVar("L", bound=Lease)
 
 
-class LeaseTimer(Generic[L]):
-    """One timer for all leases of a keeper, set to the earliest end that was known when it was set."""
+class EarliestTimer:
+    """One timer of the event loop for many deadlines, set to the earliest of them."""
 
-    def __init__(self, kept: Callable[[], Iterable[L]], lose: Callable[[L], None]) -> None:
-        #: The leases that are neither lost nor let go.
-        self._kept = kept
-        self._lose = lose
+    def __init__(self, end_due: Callable[[], Iterable[float]]) -> None:
+        """`end_due` is called at the deadline, stops what is due and returns the deadlines that are still to come."""
+        self._end_due = end_due
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0
 
-    def watch(self, lease: L) -> None:
-        """Lose this lease, which is among those kept, when it is over."""
-        if self._timer is None or lease.ends_at < self._fires_at:
-            self._set(lease.ends_at)
+    def watch(self, at: float) -> None:
+        if self._timer is None or at < self._fires_at:
+            self._set(at)
 
     def _set(self, at: float) -> None:
         if self._timer is not None:
@@ -103,8 +101,5 @@ class LeaseTimer(Generic[L]):
 
     def _fire(self) -> None:
         self._timer = None
-        for lease in list(self._kept()):
-            if lease.is_over():
-                self._lose(lease)
-        if left := [lease.ends_at for lease in self._kept()]:
+        if left := list(self._end_due()):
             self._set(min(left))

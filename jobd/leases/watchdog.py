@@ -35,19 +35,20 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.job.model import LeaseLost
     from jobd.leases.jobs import Hold, JobLeases
-    from jobd.lifecycle.heartbeat import Beat, Renewal
+    from jobd.lifecycle.heartbeat import Renewal
+    from jobd.lifecycle.lease import LeaseProof
     from jobd.supervise.service import Handle
 
 log = logging.getLogger(__name__)
 
-#: The part of a lease by which a renewal must be late before this thread sends it: until then the loop may still do so.
+#: Part of the lease time by which a renewal must be late before this thread sends it instead of the event loop.
 OVERDUE = 0.25
-#: Time between two signs of life of the loop, and between two checks of the thread, as a part of the shortest lease;
-#: and the longest such time in seconds, for long leases.
+#: Time between two signs of life of the event loop, and between two checks of the thread, as a part of the shortest
+#: lease time.
 CHECK = 0.05
 #: Longest time between two checks in seconds, for long leases.
 LONGEST_CHECK_S = 1.0
-#: Signs of life that a blocked loop has missed. A loop that only waits for a slow Postgres gives them.
+#: Missed signs of life from which on the event loop counts as blocked. One that only waits for Postgres misses none.
 MISSED_BEATS = 3
 #: Seconds without a sign of life after which the thread renews nothing more: a jobd that hangs for good must lose its
 #: jobs to others.
@@ -57,7 +58,7 @@ BLOCK_S = 60.0
 class RenewalLine(Protocol):
     """A connection to where leases are renewed; used in the watchdog's thread only."""
 
-    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]: ...
+    async def renew(self, beats: Sequence[LeaseProof], ttl_s: float) -> Sequence[Renewal | LeaseLost]: ...
 
     def drop(self) -> None:
         """Close the connection, after an error or at the end; the next renewal opens another."""
@@ -69,7 +70,7 @@ class PostgresLine:
         self._url = url
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
 
-    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
+    async def renew(self, beats: Sequence[LeaseProof], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
         if self._connection is None:
             self._connection = await connect(self._url)
         return await heartbeat(self._connection, beats, ttl_s=ttl_s)
@@ -89,7 +90,7 @@ class LeaseWatchdog:
         #: When it last logged that the loop is blocked.
         self._logged_at = 0.0
         self._stopped = threading.Event()
-        #: How many renewals it has sent.
+        #: Number of renewals that the thread has sent.
         self.renewed = 0
 
     async def run(self, handle: Handle) -> None:
@@ -145,7 +146,7 @@ class LeaseWatchdog:
         return {name for name in held if name in tasks and tasks[name].run == "python" and not tasks[name].isolate}
 
     def _overdue(self) -> list[Hold]:
-        """The leases that the loop should have renewed by now; all that could be, for they share a statement."""
+        """Empty unless the loop is blocked and a renewal overdue; then all that are past half a heartbeat interval."""
         leases, now = self._config().leases, time.monotonic()
         if not self._check_s() * MISSED_BEATS < now - self._beat_at < BLOCK_S:
             return []
@@ -171,7 +172,7 @@ class LeaseWatchdog:
 
 
 def _hint(stood_s: float, suspects: Sequence[str]) -> None:
-    """Say what stood still, and which tasks it may have been; without any, the machine itself was stopped or busy."""
+    """Log that the process stood still, and which tasks may have held the GIL; none: the machine stood still too."""
     if not suspects:
         log.warning("this process stood still for %.1f s, and no lease was renewed meanwhile", stood_s)
         return

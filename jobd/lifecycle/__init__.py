@@ -10,7 +10,15 @@
     outbox       changes that are not in Redis yet           read         jobs, pages, dead letters, counters
     waiting      why a job waits                             workers      who holds jobs
     lease        leases of what is not a job                 prune        retention
-    lock_order   the one order in which batches lock rows
+    take         first jobs of a queue, without a message    modes        how a queue's jobs reach their workers
+    admit        limits per key: who may stand in line       pause        tasks, or everything, are not started
+    expire       jobs that have not started in time          take_fitting  the same as take, if memory suffices
+    depend       new jobs that wait for others               settle       what follows from an end for those that waited
+    revive       what was given up with a failed member runs again
+    take_resident  the same as take, jobs of the loaded model first
+    inputs       results of the jobs that were waited for    groups       jobs that are counted and waited for together
+    lock_order   the one order in which batches lock rows    tally        what this process committed, in numbers
+    histogram    durations by their length, in memory        dead_letter_groups  what failed in the same way
 
 `end_of_attempt.sql` has what fail, release, reap and a claim that takes over share. A verb takes a `Session`, or the
 `Database` if it needs a transaction of its own, and answers in the order of its items.

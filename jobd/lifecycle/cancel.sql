@@ -29,13 +29,13 @@ noted AS MATERIALIZED (
 moved AS (
     UPDATE jobs SET
         status = CASE status WHEN 'queued' THEN 'canceled' ELSE status END,
-        order_at = NULL, due_at = NULL, cancel_requested = true,
+        order_at = NULL, due_at = NULL, held = NULL, cancel_requested = true,
         finished_at = CASE status WHEN 'queued' THEN clock($2) END,
         updated_at = clock($2), version = version + 1
     FROM noted a
     WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.status IN ('queued', 'running') AND NOT jobs.cancel_requested
     RETURNING
-        jobs.id, jobs.queue, jobs.status, jobs.version, jobs.updated_at, jobs.attempt_no,
+        jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.attempt_no,
         CASE
             WHEN jobs.status = 'running' THEN a.event_n
             WHEN jobs.attempt_no = 0 THEN 2  -- after `queued`
@@ -54,7 +54,13 @@ counted AS (
     SELECT queue, shard(), -count(*), count(*) FROM moved WHERE status = 'canceled' GROUP BY queue ORDER BY queue
     ON CONFLICT (queue, shard) DO UPDATE SET
         queued = queue_counts.queued + excluded.queued, canceled = queue_counts.canceled + excluded.canceled
-)
-SELECT id AS job_id, status, event_n FROM moved
+),
+ended AS (
+    SELECT
+        queue, task, status, updated_at AS at, NULL AS outcome, NULL::timestamptz AS due_at, NULL::timestamptz AS acquired_at
+    FROM moved WHERE status = 'canceled'
+),
+-- include: rolled_up
+SELECT id AS job_id, status, event_n, queue, task FROM moved
 UNION ALL
-SELECT resource_id, NULL, NULL FROM held WHERE NOT EXISTS (SELECT FROM moved WHERE moved.id = held.resource_id);
+SELECT resource_id, NULL, NULL, NULL, NULL FROM held WHERE NOT EXISTS (SELECT FROM moved WHERE moved.id = held.resource_id);

@@ -1,15 +1,17 @@
-"""Claim: the compare-and-swap that turns a queued job into a running one with a lease, for a message or without one."""
+"""Claim: the compare-and-swap that turns a queued job into a running one with a lease, for a message."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
 
+from jobd.job.inputs import Input
 from jobd.job.machine import decide_claim
 from jobd.job.model import Canceled, ClaimRef, DeadLettered, JobView, NotClaimable
 from jobd.job.status import AttemptOutcome, DeadLetterReason, JobStatus
@@ -19,14 +21,14 @@ from jobd.store.ids import random_ids
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import asyncpg
 
+    from jobd.lifecycle.tally import Tally
     from jobd.store.session import Session
 
 CLAIM_JOBS = statement("claim_jobs")
-POLL_CLAIM_JOBS = statement("poll_claim_jobs")
 TAKE_OVER_JOBS = statement("take_over_jobs")
 EXPLAIN_CLAIMS = statement("explain_claims")
 READ_BACK_CLAIMS = statement("read_back_claims")
@@ -79,11 +81,20 @@ class ClaimRow(msgspec.Struct, frozen=True):
     message_id: str | None
     #: None: as long as the leases of all tasks without a setting of their own.
     lease_ttl_s: float | None = None
+    #: The trace that the job belongs to (W3C Trace Context).
+    traceparent: str | None = None
+    tracestate: str | None = None
+    #: Seconds from when it was due to this claim; None: the claim took over a lease that had expired.
+    waited_s: float | None = None
+    #: It depended on others: `inputs` has what they ended with.
+    has_inputs: bool = False
 
 
 class ClaimedJob(ClaimRow, frozen=True):
     #: When its claim was sent, by time.monotonic(): its lease ends no earlier than its time after that.
     sent_at: float = msgspec.field(default_factory=time.monotonic)
+    #: What came with the claim from a jobd elsewhere; None: it is to be read, if there is any.
+    inputs: Mapping[str, Input] | None = None
 
     @property
     def held(self) -> Held:
@@ -107,6 +118,7 @@ async def claim(
     ttl_s: float,
     task_ttls: Mapping[str, float] = NO_TTLS,
     fresh: Sequence[Fresh] | None = None,
+    tally: Tally | None = None,
     now: datetime | None = None,
 ) -> list[ClaimAnswer]:
     """Claim the jobs that messages speak of; the answers are in their order. `task_ttls`: of tasks that differ.
@@ -124,8 +136,10 @@ async def claim(
     rest = [n for n in order if n not in answers]
     if rest:
         ids = [fresh[n] for n in rest]
-        for row in await _run(session, TAKE_OVER_JOBS, [asks[n] for n in rest], ids, ttl_s, task_ttls, now):
-            answers[sent[row["job_id"], row["enqueue_id"]]] = _taken_over(row)
+        rows = await _run(session, TAKE_OVER_JOBS, [asks[n] for n in rest], ids, ttl_s, task_ttls, now)
+        answers |= {sent[row["job_id"], row["enqueue_id"]]: _taken_over(row) for row in rows}
+        if tally is not None:
+            tally.ended(rows)
     unclear = [n for n in range(len(asks)) if n not in answers]
     if unclear:
         rows = await session.fetch(EXPLAIN_CLAIMS, sorted({asks[n].job_id for n in unclear}))
@@ -153,22 +167,6 @@ async def own_claims(session: Session, asks: Sequence[Ask], fresh: Sequence[Fres
 def _is_own(ids: Fresh, row: asyncpg.Record | None) -> bool:
     """The job is leased by this very ask: an earlier sending of it, whose answer was lost."""
     return row is not None and row["lease_token"] is not None and row["lease_token"].bytes == ids[16:]
-
-
-async def poll_claim(
-    session: Session,
-    queues: Sequence[str],
-    *,
-    owner_id: str,
-    most: int,
-    ttl_s: float,
-    task_ttls: Mapping[str, float] = NO_TTLS,
-    now: datetime | None = None,
-) -> list[ClaimedJob]:
-    """Claim the first due jobs of the queues, the first queue first, without any message."""
-    exceptions = list(task_ttls), list(task_ttls.values())
-    rows = await session.fetch(POLL_CLAIM_JOBS, list(queues), owner_id, most, ttl_s, now, *exceptions)
-    return [_claimed(row) for row in rows]
 
 
 async def _run(

@@ -1,11 +1,11 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` in a form for which the planner has no plan but to look up each x in the index.
 -- With `=` it may also walk through the whole table and search the batch for every row of it, which is what it does when
--- the table was empty as it looked; and a session keeps its plan while the table grows.
+-- the table was empty when it planned; and a session keeps its plan while the table grows.
 
 -- name: claim_jobs
 -- Compare-and-swap: takes each job that its message still speaks of (same enqueue_id, queued, due, not canceled).
 -- A job without a row back is not to be had this way. A job that has its place (order_at) is due and
--- stays so: a clock that goes back keeps no job from its worker.
+-- stays so: a clock that goes back keeps no job from its worker. A job that has expired is not to be had.
 -- $1 job_ids uuid[] (in order), $2 enqueue_ids int[], $3 owners text[], $4 streams text[], $5 message_ids text[],
 -- $6 ttl_s float8, $7 now timestamptz or null (tests only), $8 fresh ids bytea (two for each job),
 -- $9 tasks text[] whose leases last otherwise, $10 how long float8[]
@@ -20,13 +20,18 @@ taken AS (
         started_at = coalesce(started_at, clock($7)), updated_at = clock($7)
     FROM asked a
     WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'queued'
-        AND (jobs.order_at IS NOT NULL OR jobs.due_at <= clock($7)) IS TRUE AND NOT jobs.cancel_requested
+        AND (jobs.order_at IS NOT NULL OR jobs.due_at <= (SELECT agreed_clock($7))) IS TRUE AND NOT jobs.cancel_requested
+        AND (jobs.expires_at IS NULL OR (jobs.expires_at <= (SELECT agreed_clock($7))) IS NOT TRUE OR jobs.started_at IS NOT NULL)
+        AND (jobs.limit_key IS NULL OR jobs.order_at IS NOT NULL)  -- it has been admitted
     RETURNING
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, a.owner_id, a.stream, a.message_id,
         id_at($8, 2 * a.n - 1) AS attempt_id, id_at($8, 2 * a.n) AS lease_token,
         clock($7) + make_interval(secs => of_task(jobs.task, $9, $10, $6)) AS lease_expires_at,
-        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s, a.n
+        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s, jobs.traceparent, jobs.tracestate,
+        date_part('epoch', jobs.updated_at - jobs.run_after) AS waited_s, jobs.waits_for IS NOT NULL AS has_inputs, a.n,
+        jobs.counts_start, jobs.limit_key,
+        CASE WHEN jobs.counts_start THEN (SELECT before.order_at FROM jobs before WHERE before.id = jobs.id) END AS turn_at
 ),
 leased AS (
     INSERT INTO leases (
@@ -38,6 +43,8 @@ leased AS (
         message_id, lease_ttl_s
     FROM taken
 ),
+-- include: noted_starts
+,
 outboxed AS (
     INSERT INTO outbox (at, event, job_ids, versions, attempts)
     SELECT
@@ -53,80 +60,14 @@ counted AS (
 )
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id, lease_ttl_s, n
-FROM taken;
-
--- name: poll_claim_jobs
--- The same without a message: the first due jobs of the named queues, in the order of the names, skipping what others
--- are just taking. Paused queues are passed over, and those that raw workers were seen to read within one lease time: such
--- a worker does not claim, and may be at work on a job of which nobody else knows yet.
--- $1 queues text[], $2 owner text, $3 most int, $4 ttl_s float8, $5 now timestamptz or null (tests only),
--- $6 tasks text[] whose leases last otherwise, $7 how long float8[]
-WITH picked AS MATERIALIZED (
-    SELECT first.id
-    FROM unnest($1::text[]) WITH ORDINALITY AS q (queue, n)
-    CROSS JOIN LATERAL (
-        SELECT id FROM jobs
-        WHERE jobs.queue = q.queue AND jobs.order_at IS NOT NULL
-            AND NOT EXISTS (
-                SELECT FROM queues
-                WHERE queues.name = q.queue AND (
-                    queues.paused
-                    -- on both sides: a clock that was set back must not shut the queue for longer
-                    OR queues.raw_seen_at IS NOT NULL AND (
-                        abs(extract(epoch FROM queues.raw_seen_at - (SELECT agreed_clock($5))))::double precision < $4
-                    ) IS NOT FALSE
-                )
-            )
-        ORDER BY order_at, id LIMIT $3::integer FOR UPDATE SKIP LOCKED
-    ) first
-    LIMIT $3::integer
-),
-taken AS (
-    UPDATE jobs SET
-        status = 'running', order_at = NULL, due_at = NULL,
-        attempt_no = attempt_no + 1, attempt_count = attempt_count + 1, version = version + 1,
-        started_at = coalesce(started_at, clock($5)), updated_at = clock($5)
-    FROM picked
-    WHERE jobs.id = ANY (ARRAY[picked.id]) AND jobs.status = 'queued' AND NOT jobs.cancel_requested
-    RETURNING
-        jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
-        jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at,
-        gen_random_uuid() AS attempt_id, gen_random_uuid() AS lease_token,
-        clock($5) + make_interval(secs => of_task(jobs.task, $6, $7, $4)) AS lease_expires_at,
-        of_task(jobs.task, $6, $7, NULL) AS lease_ttl_s
-),
-leased AS (
-    INSERT INTO leases (
-        resource_id, resource_type, owner_id, lease_token, lease_expires_at, heartbeat_at, acquired_at, attempt_id,
-        attempt_no, ttl_s
-    )
-    SELECT
-        id, 'JOB', $2, lease_token, lease_expires_at, updated_at, updated_at, attempt_id, attempt_no, lease_ttl_s
-    FROM taken
-),
-outboxed AS (
-    INSERT INTO outbox (at, event, job_ids, versions, attempts, streams)
-    SELECT
-        min(updated_at), 'running', array_agg(id), array_agg(version), array_agg(attempt_no),
-        array_agg(''::text)  -- no message brought it, so one that was offered is of no use
-    FROM taken HAVING count(*) > 0
-),
-counted AS (
-    INSERT INTO queue_counts (queue, shard, queued, running)
-    SELECT queue, shard(), -count(*), count(*) FROM taken GROUP BY queue ORDER BY queue
-    ON CONFLICT (queue, shard) DO UPDATE SET
-        queued = queue_counts.queued + excluded.queued, running = queue_counts.running + excluded.running
-)
-SELECT
-    id AS job_id, task, queue, payload::text AS payload, enqueue_id, attempt_id, attempt_no, attempt_count, max_attempts,
-    lease_token, lease_expires_at, timeout_s, ttl_s, $2 AS owner_id, NULL::text AS stream, NULL::text AS message_id,
-    lease_ttl_s
+    lease_token, lease_expires_at, timeout_s, ttl_s, owner_id, stream, message_id, lease_ttl_s, traceparent, tracestate,
+    waited_s, has_inputs, n
 FROM taken;
 
 -- name: take_over_jobs
--- For messages whose job is still running under a lease that has expired: ends the old attempt and starts the next, or
--- ends the job if it has no attempt left or was to be canceled. The message stays the job's message.
+-- For messages whose job is still running under a worker's lease that has expired: ends the old attempt and starts the next,
+-- or ends the job if it has no attempt left or was to be canceled. The message stays the job's message. What the slots of a
+-- node held is left to the reaper: it counts interruptions.
 -- Parameters as in claim_jobs.
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::integer[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
@@ -135,6 +76,7 @@ WITH asked AS MATERIALIZED (
 expired AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_expires_at < (SELECT agreed_clock($7))
+        AND NOT starts_with(l.owner_id, 'slots:')
         AND EXISTS (
             SELECT FROM jobs
             WHERE jobs.id = ANY (ARRAY[a.job_id]) AND jobs.enqueue_id = a.enqueue_id AND jobs.status = 'running'
@@ -164,7 +106,7 @@ moved AS (
         jobs.id, jobs.task, jobs.queue, jobs.payload, jobs.enqueue_id, jobs.version, jobs.attempt_no, jobs.attempt_count,
         jobs.max_attempts, jobs.timeout_s, jobs.ttl_s, jobs.updated_at, jobs.status,
         e.attempt_no AS ended_no, e.attempt_id, e.lease_token, e.owner_id, e.acquired_at, e.stream, e.message_id, e.event_n,
-        'expired' AS outcome, NULL::bytea AS outcome_hash, NULL::jsonb AS attempt_error,
+        jobs.run_after AS attempt_due_at, 'expired' AS outcome, NULL::bytea AS outcome_hash, NULL::jsonb AS attempt_error,
         CASE jobs.status WHEN 'running' THEN 'queued' ELSE jobs.status END AS led_to, 'attempts_exhausted' AS reason,
         CASE
             WHEN jobs.status = 'running' AND starts_with(e.new_owner, 'redis:') THEN 'taken' ELSE jobs.status
@@ -173,7 +115,13 @@ moved AS (
         e.new_owner, e.new_stream, e.new_message,
         id_at($8, 2 * e.n - 1) AS new_attempt, id_at($8, 2 * e.n) AS new_token,
         clock($7) + make_interval(secs => of_task(jobs.task, $9, $10, $6)) AS lease_expires_at,
-        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s
+        of_task(jobs.task, $9, $10, NULL) AS lease_ttl_s, jobs.traceparent, jobs.tracestate,
+        jobs.waits_for IS NOT NULL AS has_inputs, jobs.counts_start, jobs.limit_key
+),
+noted AS (
+    INSERT INTO limit_takes (queue, job_ids, keys, attempts, at)
+    SELECT queue, array_agg(id), array_agg(limit_key), array_agg(attempt_no), max(updated_at)
+    FROM moved WHERE status = 'running' AND counts_start GROUP BY queue
 ),
 leased AS (
     INSERT INTO leases (
@@ -189,7 +137,8 @@ leased AS (
 SELECT
     id AS job_id, task, queue, payload::text AS payload, enqueue_id, new_attempt AS attempt_id, attempt_no, attempt_count,
     max_attempts, new_token AS lease_token, lease_expires_at, timeout_s, ttl_s, new_owner AS owner_id, new_stream AS stream,
-    new_message AS message_id, lease_ttl_s, status
+    new_message AS message_id, lease_ttl_s, traceparent, tracestate, NULL::double precision AS waited_s, has_inputs, status,
+    outcome, date_part('epoch', updated_at - acquired_at) AS run_s
 FROM moved;
 
 -- name: explain_claims

@@ -4,6 +4,7 @@
 -- rows of `moved`, one for each job, with
 --   id, queue, task, status, version, updated_at    the job as it is now
 --   ended_no, attempt_id, lease_token, owner_id, acquired_at, stream, message_id    the attempt that ended
+--   attempt_due_at                  when that attempt could have started
 --   event_n, outcome, outcome_hash, attempt_error, led_to    and how
 --   reason                          why it is a dead letter, if its status is error
 --   event, attempt_no, has_gap      what the outbox row says
@@ -38,8 +39,27 @@ counted AS (
     ON CONFLICT (queue, shard) DO UPDATE SET
         running = queue_counts.running + excluded.running, queued = queue_counts.queued + excluded.queued,
         error = queue_counts.error + excluded.error, canceled = queue_counts.canceled + excluded.canceled
-)
+),
+ended AS (
+    SELECT queue, task, status, updated_at AS at, outcome, attempt_due_at AS due_at, acquired_at FROM moved
+),
+-- include: rolled_up
 
 -- fragment: lease_expired_error
 -- Why a job failed whose holder fell silent; LEASE_EXPIRED in job/history.py says the same.
 jsonb_build_object('code', 'lease_expired', 'message', 'the worker fell silent', 'retryable', true)
+
+-- fragment: interrupted_error
+-- The same of a job whose node stopped, and which is run again: INTERRUPTED in job/history.py.
+jsonb_build_object('code', 'interrupted', 'message', 'jobd stopped or stood still while the job ran', 'retryable', true)
+
+-- fragment: interruptions_exhausted_error
+-- And which is not: INTERRUPTIONS_EXHAUSTED in job/history.py.
+jsonb_build_object(
+    'code', 'interruptions_exhausted',
+    'message', 'jobd stopped or stood still more than max_interruptions times while the job ran', 'retryable', true
+)
+
+-- fragment: ended_columns
+-- Of `moved`, for the tally.
+queue, task, outcome, date_part('epoch', updated_at - acquired_at) AS run_s

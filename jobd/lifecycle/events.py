@@ -27,7 +27,7 @@ EMITTED_BEFORE = statement("emitted_before")
 #: Most events of one chunk: to find a cursor, at most this many events are read too many.
 CHUNK_EVENTS = 200
 #: Event types that are dropped first when the disk is low or a handler emits too much.
-DROPPED_FIRST = frozenset({"log", "token"})
+DROPPED_FIRST = frozenset({"log", "token", "reasoning", "tool_call"})
 #: Bytes of events after which a chunk takes no more: chunks are read whole.
 CHUNK_BYTES = 256 * 1024
 #: Most chunks of one job that one query returns.
@@ -177,8 +177,8 @@ async def read_history(session: Session, places: Sequence[HistoryPlace]) -> list
         CHUNK_EVENTS,
         min(LOOK_BYTES, ALL_PLACES_BYTES // max(1, len(places))),
     )
-    found = {row["n"] - 1: row for row in rows}
-    return [_record(found[n]) if n in found else None for n in range(len(places))]
+    by_number = {row["n"] - 1: row for row in rows}
+    return [_record(by_number[n]) if n in by_number else None for n in range(len(places))]
 
 
 async def last_places(session: Session, job_ids: Sequence[UUID], most_bytes: int) -> list[Cursor]:

@@ -99,7 +99,7 @@ SELECT
     a.n, jobs.status, jobs.task, jobs.queue, jobs.attempt_no,
     (extract(epoch FROM jobs.created_at) * 1000)::bigint AS created_ts,
     (extract(epoch FROM jobs.finished_at) * 1000)::bigint AS finished_ts,
-    CASE WHEN jobs.status = 'error' THEN jobs.error::text END AS error,
+    CASE WHEN jobs.status IN ('error', 'canceled') THEN jobs.error::text END AS error,
     (extract(epoch FROM leases.acquired_at) * 1000)::bigint AS acquired_ts, leases.event_n AS open_n,
     ARRAY(
         SELECT jsonb_build_array(

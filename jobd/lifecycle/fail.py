@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from jobd.job.retry import RetryPolicy
+    from jobd.lifecycle.tally import Tally
     from jobd.store.session import Session
 
 FAIL_IF_LEASED = statement("fail_if_leased")
@@ -41,6 +42,7 @@ async def fail(
     *,
     policy: RetryPolicy,
     task_policies: Mapping[str, RetryPolicy] = NO_POLICIES,
+    tally: Tally | None = None,
     jitter: float | None = None,
     now: datetime | None = None,
 ) -> list[Ended | Refusal]:
@@ -64,6 +66,8 @@ async def fail(
         now,
         *as_arrays(task_policies),
     )
+    if tally is not None:
+        tally.ended(rows)
     answers: dict[int, Ended | Refusal] = {sent[proof_in(row)]: _ended(row) for row in rows}
     refused = [n for n in range(len(reports)) if n not in answers]
     if refused:

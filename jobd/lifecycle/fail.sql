@@ -16,7 +16,8 @@ freed AS (
     WHERE l.resource_id = ANY (ARRAY[a.job_id]) AND l.lease_token = a.lease_token AND l.attempt_id = a.attempt_id
     RETURNING
         l.resource_id, l.attempt_id, l.attempt_no, l.lease_token, l.owner_id, l.acquired_at, l.stream, l.message_id,
-        l.event_n + 1 AS event_n, a.error, a.retryable, a.jitter, a.outcome_hash
+        l.event_n + 1 AS event_n, a.error, a.retryable, a.jitter, a.outcome_hash,
+        (SELECT j.run_after FROM jobs j WHERE j.id = ANY (ARRAY[l.resource_id])) AS attempt_due_at
 ),
 moved AS (
     UPDATE jobs SET
@@ -42,11 +43,13 @@ moved AS (
     RETURNING
         jobs.id, jobs.queue, jobs.task, jobs.status, jobs.version, jobs.updated_at, jobs.enqueue_id, jobs.run_after,
         f.attempt_no AS ended_no, f.attempt_id, f.lease_token, f.owner_id, f.acquired_at, f.stream, f.message_id, f.event_n,
-        CASE jobs.status WHEN 'canceled' THEN 'canceled' ELSE 'failed' END AS outcome, f.outcome_hash,
+        f.attempt_due_at, CASE jobs.status WHEN 'canceled' THEN 'canceled' ELSE 'failed' END AS outcome, f.outcome_hash,
         f.error::jsonb AS attempt_error, jobs.status AS led_to, f.retryable,
         CASE WHEN f.retryable THEN 'attempts_exhausted' ELSE 'not_retryable' END AS reason,
         CASE jobs.status WHEN 'queued' THEN 'requeued' ELSE jobs.status END AS event, f.attempt_no, false AS has_gap,
         f.stream AS settled_stream, f.message_id AS settled_message
 ),
 -- include: end_of_attempt
-SELECT id AS job_id, attempt_id, lease_token, status, enqueue_id, run_after, retryable FROM moved;
+SELECT id AS job_id, attempt_id, lease_token, status, enqueue_id, run_after, retryable,
+-- include: ended_columns
+FROM moved;

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 import msgspec
 
 from jobd.job.model import LeaseLost
-from jobd.lifecycle.lease import Grip, renew_rows
+from jobd.lifecycle.lease import renew_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from jobd.lifecycle.lease import LeaseProof
     from jobd.store.session import Session
-
-
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    job_id: UUID
-    lease_token: UUID
-    #: A holder that shows the version it knows loses the lease if it has moved.
-    claim_version: int | None = None
 
 
 class Renewal(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,13 +26,10 @@ class Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def heartbeat(
-    session: Session, beats: Sequence[Beat], *, ttl_s: float, now: datetime | None = None
+    session: Session, beats: Sequence[LeaseProof], *, ttl_s: float, now: datetime | None = None
 ) -> list[Renewal | LeaseLost]:
     """Renew leases of jobs; the answers are in their order. Of two beats with one token only the first counts."""
-    grips = [
-        Grip(resource_id=beat.job_id, lease_token=beat.lease_token, claim_version=beat.claim_version) for beat in beats
-    ]
-    rows = await renew_rows(session, "JOB", grips, ttl_s=ttl_s, now=now)
+    rows = await renew_rows(session, "JOB", beats, ttl_s=ttl_s, now=now)
     return [
         LeaseLost()
         if row is None

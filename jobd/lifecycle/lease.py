@@ -49,12 +49,12 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         return record
 
 
-class Grip(msgspec.Struct, frozen=True, kw_only=True):
-    """What a holder shows."""
+class LeaseProof(msgspec.Struct, frozen=True, kw_only=True):
+    """What a holder shows to renew or release its lease of a job, an event or a work order."""
 
     resource_id: UUID
     lease_token: UUID
-    #: Shown: the renewal fails if someone renewed since.
+    #: Given: the renewal fails if the lease was renewed since that version (optimistic locking). None: not checked.
     claim_version: int | None = None
 
 
@@ -79,51 +79,51 @@ async def acquire(
 
 
 async def renew(
-    session: Session, kind: ResourceType, grips: Sequence[Grip], *, ttl_s: float, now: datetime | None = None
+    session: Session, kind: ResourceType, proofs: Sequence[LeaseProof], *, ttl_s: float, now: datetime | None = None
 ) -> list[LeaseRecord | None]:
     """Extend leases; None for one that is lost, whose holder must stop at once."""
-    rows = await renew_rows(session, kind, grips, ttl_s=ttl_s, now=now)
+    rows = await renew_rows(session, kind, proofs, ttl_s=ttl_s, now=now)
     return [None if row is None else _record(row) for row in rows]
 
 
 async def renew_rows(
     session: Session,
     kind: ResourceType | Literal["JOB"],
-    grips: Sequence[Grip],
+    proofs: Sequence[LeaseProof],
     *,
     ttl_s: float,
     now: datetime | None,
 ) -> list[asyncpg.Record | None]:
-    """The row of each lease that was extended, in the order of the grips. Of two with one token the first counts."""
-    ordered = [grips[n] for n in sorted_once(grips, _proof_of).values()]
+    """The row of each lease that was extended, in the order of the proofs. Of two with one token the first counts."""
+    ordered = [proofs[n] for n in sorted_once(proofs, _key_of).values()]
     rows = await session.fetch(
         RENEW_LEASES,
-        [grip.resource_id for grip in ordered],
+        [proof.resource_id for proof in ordered],
         kind,
-        [grip.lease_token for grip in ordered],
-        [grip.claim_version for grip in ordered],
+        [proof.lease_token for proof in ordered],
+        [proof.claim_version for proof in ordered],
         ttl_s,
         now,
     )
     renewed = {(row["resource_id"], row["lease_token"]): row for row in rows}
-    return [renewed.get(_proof_of(grip)) for grip in grips]
+    return [renewed.get(_key_of(proof)) for proof in proofs]
 
 
-async def release(session: Session, kind: ResourceType, grips: Sequence[Grip]) -> list[bool]:
+async def release(session: Session, kind: ResourceType, proofs: Sequence[LeaseProof]) -> list[bool]:
     """Give leases up; False for one that was lost before."""
-    ordered = [grips[n] for n in sorted_once(grips, _proof_of).values()]
+    ordered = [proofs[n] for n in sorted_once(proofs, _key_of).values()]
     rows = await session.fetch(
         RELEASE_LEASES,
-        [grip.resource_id for grip in ordered],
+        [proof.resource_id for proof in ordered],
         kind,
-        [grip.lease_token for grip in ordered],
+        [proof.lease_token for proof in ordered],
     )
     freed = {(row["resource_id"], row["lease_token"]) for row in rows}
-    return [_proof_of(grip) in freed for grip in grips]
+    return [_key_of(proof) in freed for proof in proofs]
 
 
-def _proof_of(grip: Grip) -> tuple[UUID, UUID]:
-    return grip.resource_id, grip.lease_token
+def _key_of(proof: LeaseProof) -> tuple[UUID, UUID]:
+    return proof.resource_id, proof.lease_token
 
 
 def _record(row: asyncpg.Record) -> LeaseRecord:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -11,31 +10,70 @@ import msgspec
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
+    from datetime import datetime
 
     import asyncpg
 
     from jobd.store.session import Session
 
-READ_OUTBOX = statement("read_outbox")
-DELETE_OUTBOX_ROWS = statement("delete_outbox_rows")
+TURN_OUTBOX_PAGE = statement("turn_outbox_page")
 READ_EPOCH = statement("read_epoch")
+HOLD_EPOCH = statement("hold_epoch")
 RAISE_EPOCH = statement("raise_epoch")
 READ_LIVE_QUEUED = statement("read_live_queued")
 READ_LIVE_DELAYED = statement("read_live_delayed")
 READ_LIVE_RUNNING = statement("read_live_running")
 
 
-class OutboxRow(msgspec.Struct, frozen=True):
-    """One change of one job; the fields are in the order of the statement's columns."""
+#: Bits of `OutboxJob.kinds`: changes that nearly every job goes through, whose fields are all in the job's row.
+QUEUED, RUNNING, DONE, UNMESSAGED = 1, 2, 4, 8
+#: The first fields of `OutboxJob`, as project.lua takes them.
+PLAIN_FIELDS = 14
+
+
+class OutboxJob(NamedTuple):
+    """What happened to one job within a page; the fields are in the order of the statement's columns."""
+
+    job_id: str
+    #: QUEUED, RUNNING (its first attempt), DONE (by that attempt, which emitted nothing), UNMESSAGED (it was taken
+    #: without its message); all else is in `others`.
+    kinds: int
+    version: int
+    task: str
+    queue: str
+    #: "" if it was not read, since Redis probably has it.
+    payload: str
+    ttl_s: int
+    created_ts: int
+    #: Milliseconds since 1970, as all times here; 0 if it is not among `kinds`.
+    started_ts: int
+    finished_ts: int
+    result: str
+    result_ref: str
+    #: The message that brought the job, if one of `kinds` settles it.
+    stream: str
+    message_id: str
+    #: Retention has deleted the job meanwhile.
+    is_gone: bool
+    id_bytes: bytes
+    #: A JSON array of OutboxChange.
+    others: str | None
+    error: str | None
+    #: Its place in the queue, if it waits there.
+    order_at: datetime | None
+    #: Seconds until it gets a place, if its time has not come.
+    due_in_s: float | None
+
+
+class OutboxChange(msgspec.Struct, frozen=True, array_like=True):
+    """A change that is not of the usual kinds."""
 
     seq: int
     event: str
-    #: Milliseconds since 1970.
     ts: int
     #: The attempt before ended because its holder fell silent: a `gap` event comes first.
     has_gap: bool
-    job_id: UUID
     version: int
     #: The attempt that it is about, and the number of its event in it.
     attempt: int
@@ -43,19 +81,16 @@ class OutboxRow(msgspec.Struct, frozen=True):
     #: The message that brought the job, if the change settles it; the stream is "" for a job taken without a message.
     stream: str | None
     message_id: str | None
-    #: None here means that the job is gone already.
-    task: str | None
-    queue: str | None
-    ttl_s: int | None
-    #: Its place in the queue, if it is new and still waits there.
-    order_at: datetime | None
-    created_ts: int | None
-    payload: str | None
-    result: str | None
-    result_ref: str | None
-    error: str | None
-    #: Events that a handler emitted: a JSON array.
-    events: str | None
+    #: Events that a handler emitted: a JSON array, or null.
+    events: msgspec.Raw
+
+
+class OutboxPage(msgspec.Struct, frozen=True):
+    #: The rows that it was made from.
+    seqs: list[int]
+    jobs: list[OutboxJob]
+    #: Age of the oldest row in seconds.
+    age_s: float
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +108,46 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     ts: int
 
 
+#: Rows of the outbox that one page has at most: each is one kind of change in one commit.
+MOST_ROWS = 500
+#: Bytes from which on a payload is left out that Redis probably has.
+LARGE_PAYLOAD = 2048
+
 _LIVE = Live.__struct_fields__
+_COLUMNS = len(OutboxJob._fields)
+_others = msgspec.json.Decoder(list[OutboxChange])
 
 
-async def read_outbox(session: Session, *, most: int, skip: Sequence[int] = ()) -> list[OutboxRow]:
-    """The changes of the oldest `most` commits, in their order, without those to skip."""
-    rows = await session.fetch(READ_OUTBOX, most, list(skip))
-    return [OutboxRow(*row) for row in rows]
+async def turn_page(
+    session: Session,
+    *,
+    published: Sequence[int] = (),
+    skip: Sequence[int] = (),
+    most_changes: int,
+    without_mirror: Collection[str] = (),
+) -> OutboxPage:
+    """Delete rows that were published, and read the oldest of the others, but for those to skip.
+
+    Of the jobs of queues without a mirror neither payload nor result is read.
+    """
+    rows = await session.fetch(
+        TURN_OUTBOX_PAGE,
+        list(published),
+        [*published, *skip],
+        MOST_ROWS,
+        most_changes,
+        list(without_mirror),
+        LARGE_PAYLOAD,
+    )
+    if not rows:
+        return OutboxPage([], [], 0.0)
+    jobs = [OutboxJob._make(row[:_COLUMNS]) for row in rows]
+    return OutboxPage(rows[0]["seqs"], jobs, max(0.0, rows[0]["age_s"]))
+
+
+def other_changes(job: OutboxJob) -> list[OutboxChange]:
+    """Its changes that are not of the usual kinds, in their order."""
+    return sorted(_others.decode(job.others), key=lambda change: change.seq) if job.others is not None else []
 
 
 async def read_epoch(session: Session) -> str:
@@ -87,13 +155,14 @@ async def read_epoch(session: Session) -> str:
     return str(await session.fetchval(READ_EPOCH))
 
 
+async def hold_epoch(transaction: Session) -> str:
+    """The same, which cannot be raised until the transaction has ended."""
+    return str(await transaction.fetchval(HOLD_EPOCH))
+
+
 async def raise_epoch(session: Session) -> str:
     await session.execute(RAISE_EPOCH)
     return await read_epoch(session)
-
-
-async def delete_outbox_rows(session: Session, seqs: Sequence[int]) -> None:
-    await session.execute(DELETE_OUTBOX_ROWS, list(seqs))
 
 
 async def live_jobs(

@@ -1,4 +1,7 @@
-"""Prune: finished jobs past their retention go, in small batches; their ids are remembered as gone for a while."""
+"""Prune: finished jobs go, in small batches, when they are past their retention or somebody says so.
+
+Their ids are remembered as gone for a while.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,18 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.store.clock_eras import Past
-    from jobd.store.session import Session
+    from jobd.store.postgres import Database
+    from jobd.store.session import BeforeCommit, Session
 
 PRUNE_JOBS = statement("prune_jobs")
+DELETE_JOBS = statement("delete_jobs")
 PRUNE_MEMORIES = statement("prune_memories")
 READ_RESULT_REFS = statement("read_result_refs")
 READ_INSTALLATION = statement("read_installation")
+
+
+#: Advisory lock of who deletes files of pruned jobs: one node at a time, and none while a backup copies them.
+LEADER_KEY = 0x6A616E69746F72  # "janitor" in ASCII
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +48,17 @@ async def prune(
 ) -> Pruned:
     """Delete one batch of jobs that finished in the past, or more than `keep_s` ago by the clock."""
     (row,) = await session.fetch(PRUNE_JOBS, keep_s, most, now, *in_time(past))
+    return Pruned(**dict(row))
+
+
+async def delete_jobs(
+    database: Database, job_ids: Sequence[UUID], *, before_commit: BeforeCommit | None = None
+) -> Pruned:
+    """Delete those of the jobs that are final and that no ticket needs; the files of their results go afterwards."""
+    async with database.connection() as connection, connection.transaction():
+        (row,) = await connection.fetch(DELETE_JOBS, sorted(set(job_ids)), None)
+        if before_commit is not None:
+            await before_commit(connection, row["jobs"])
     return Pruned(**dict(row))
 
 

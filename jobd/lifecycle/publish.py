@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SELECT_FOR_PUBLISH = statement("select_for_publish")
 QUEUES_WITH_WORK = statement("queues_with_work")
 PROMOTE_DUE = statement("promote_due")
+NEXT_DUE = statement("next_due")
 LOOK_AHEAD = statement("look_ahead")
 
 
@@ -43,10 +44,11 @@ class Ahead(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds until the next delayed job is due (not positive: one is); None if none waits.
     due_in_s: float | None
     paused: list[str]
+    paused_tasks: list[str]
 
 
 async def select_for_publish(
-    session: Session, queues: Sequence[str], *, most: int, known: Iterable[UUID] = ()
+    session: Session, queues: Sequence[str], *, most: int, known: Iterable[UUID | str] = ()
 ) -> list[Offer]:
     """The first `most` jobs of each queue in the order in which they shall run, without `known` and paused ones."""
     rows = await session.fetch(SELECT_FOR_PUBLISH, list(queues), most, list(known))
@@ -62,8 +64,20 @@ async def promote_due(session: Session, *, most: int = 1000, now: datetime | Non
     return [row["job_id"] for row in await session.fetch(PROMOTE_DUE, most, now)]
 
 
+async def promote_due_in(session: Session, *, most: int = 1000, now: datetime | None = None) -> set[str]:
+    """The same; the queues in which there were any."""
+    return {row["queue"] for row in await session.fetch(PROMOTE_DUE, most, now)}
+
+
+async def next_due_s(session: Session, *, now: datetime | None = None) -> float | None:
+    """Seconds until the next delayed job is due (not positive: one is); None if none waits."""
+    (row,) = await session.fetch(NEXT_DUE, now)
+    due_s: float | None = row["due_in_s"]
+    return due_s
+
+
 async def look_ahead(
-    session: Session, queues: Sequence[str] = (), *, known: Iterable[UUID] = (), now: datetime | None = None
+    session: Session, queues: Sequence[str] = (), *, known: Iterable[UUID | str] = (), now: datetime | None = None
 ) -> Ahead:
     """Of these queues, which have room for more; jobs that are `known` are offered already."""
     (row,) = await session.fetch(LOOK_AHEAD, list(queues), list(known), now)

@@ -7,60 +7,68 @@ SELECT
     jobs.id, task, queue, payload::text AS payload, status, priority, run_after, enqueue_id, version, jobs.attempt_no,
     attempt_count, max_attempts, timeout_s, jobs.ttl_s, spec_hash, redriven_from, cancel_requested, result::text AS result,
     result_ref, error::text AS error, created_at, updated_at, started_at, finished_at,
-    leases.owner_id AS lease_owner, leases.lease_expires_at
+    leases.owner_id AS lease_owner, leases.lease_expires_at, labels::text AS labels, owner, traceparent, tracestate, limit_key, expires_at,
+    snoozes, interruptions, group_id, waits_for
 FROM unnest($1::uuid[]) AS a (job_id)
 JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id])
 LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id]);
 
--- name: read_attempts
--- The closed attempts of a job and the open one, oldest first. Reads only.
+-- name: read_whole_job
+-- A job with its attempts, each as a JSON object, oldest first and the open one last. Without a row it is unknown, or gone if
+-- is_gone knows it. Reads only.
 -- $1 job_id uuid
-SELECT number, attempt_id, owner_id, outcome, error::text AS error, started_at, ended_at FROM attempts WHERE job_id = $1
-UNION ALL
-SELECT attempt_no, attempt_id, owner_id, NULL, NULL, acquired_at, NULL FROM leases
-WHERE resource_id = $1
-ORDER BY number;
+SELECT
+    jobs.id, task, queue, payload::text AS payload, status, priority, run_after, enqueue_id, version, jobs.attempt_no,
+    attempt_count, max_attempts, timeout_s, jobs.ttl_s, spec_hash, redriven_from, cancel_requested, result::text AS result,
+    result_ref, error::text AS error, created_at, updated_at, started_at, finished_at,
+    leases.owner_id AS lease_owner, leases.lease_expires_at, labels::text AS labels, owner, traceparent, tracestate, limit_key, expires_at,
+    snoozes, interruptions, group_id, waits_for,
+    ARRAY(
+        SELECT json_build_object(
+            'number', number, 'attempt_id', attempt_id, 'owner_id', owner_id, 'outcome', outcome,
+            'error', attempts.error::text, 'started_at', attempts.started_at, 'ended_at', ended_at
+        )::text
+        FROM attempts WHERE job_id = jobs.id ORDER BY number
+    ) || CASE WHEN leases.attempt_no IS NULL THEN '{}' ELSE ARRAY[json_build_object(
+        'number', leases.attempt_no, 'attempt_id', leases.attempt_id, 'owner_id', leases.owner_id, 'outcome', NULL,
+        'error', NULL, 'started_at', leases.acquired_at, 'ended_at', NULL
+    )::text] END AS attempts
+FROM jobs LEFT JOIN leases ON leases.resource_id = ANY (ARRAY[jobs.id])
+WHERE jobs.id = $1;
 
 -- name: is_gone
--- Which of the ids were deleted by retention not long ago. Reads only.
--- $1 job_ids uuid[]
+-- Which of the ids were deleted not long ago. Reads only.
+-- $1 job_ids uuid[], $2 owner text (null: any)
 SELECT a.job_id FROM unnest($1::uuid[]) AS a (job_id)
-WHERE (SELECT true FROM gone_jobs WHERE gone_jobs.job_id = a.job_id);  -- a join could walk through all of the index
+WHERE (  -- a join could walk through all of the index
+    SELECT true FROM gone_jobs WHERE gone_jobs.job_id = a.job_id AND ($2::text IS NULL OR gone_jobs.owner = $2)
+);
 
--- name: list_jobs
--- One page of jobs, newest first, out of a bounded stretch of the table, so that a rare status costs no more than a common
--- one. The last row of the stretch is always there, fitting or not: the next page goes on from it. Reads only.
--- $1 before uuid (null: from the newest), $2 stretch int, $3 status text, $4 task text, $5 queue text (each null: any)
-SELECT id, task, queue, status, priority, run_after, attempt_count, max_attempts, created_at, updated_at, finished_at, fits
+-- name: owned_among
+-- Which of the jobs this owner has sent. Reads only.
+-- $1 job_ids uuid[], $2 owner text
+SELECT a.job_id FROM unnest($1::uuid[]) AS a (job_id)
+WHERE (SELECT true FROM job_labels l WHERE l.name = '' AND l.value = $2::text AND l.job_id = a.job_id);
+
+-- name: list_dead_letters
+-- Those dead letters of a bounded stretch that fit, newest first, and how many there were in the stretch (`looked`). The last of it
+-- is always there, fitting or not: the next page goes on from it. Reads only.
+-- $1 before uuid (null: from the newest), $2 stretch int, $3 queue text, $4 task text, $5 owner text (each null: any)
+SELECT job_id, queue, task, reason, at, redriven_to, fits, looked
 FROM (
     SELECT
-        *, row_number() OVER (ORDER BY id DESC) = count(*) OVER () AS is_last,
-        ($3::text IS NULL OR status = $3) AND ($4::text IS NULL OR task = $4) AND ($5::text IS NULL OR queue = $5) AS fits
+        *, row_number() OVER (ORDER BY job_id DESC) = count(*) OVER () AS is_last, count(*) OVER () AS looked,
+        ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR task = $4) AND (
+            $5::text IS NULL
+            OR (SELECT true FROM job_labels l WHERE l.name = '' AND l.value = $5 AND l.job_id = stretch.job_id) IS TRUE
+        ) AS fits
     FROM (
-        SELECT id, task, queue, status, priority, run_after, attempt_count, max_attempts, created_at, updated_at, finished_at
-        FROM jobs WHERE id < coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid) ORDER BY id DESC LIMIT $2::integer
+        SELECT * FROM dead_letters WHERE job_id < coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+        ORDER BY job_id DESC LIMIT $2::integer
     ) stretch
 ) looked
 WHERE fits OR is_last
-ORDER BY id DESC;
-
--- name: list_by_spec
--- Jobs of one specification, newest first. Reads only.
--- $1 spec_hash bytea, $2 before uuid (null: from the newest), $3 most int
-SELECT
-    id, task, queue, status, priority, run_after, attempt_count, max_attempts, created_at, updated_at, finished_at,
-    true AS fits
-FROM job_specs JOIN jobs ON jobs.id = ANY (ARRAY[job_specs.job_id]) AND jobs.spec_hash = $1
-WHERE job_specs.spec = id_at($1, 1) AND job_id < coalesce($2, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-ORDER BY job_id DESC LIMIT $3::integer;
-
--- name: list_dead_letters
--- Dead letters, newest first. Reads only.
--- $1 before uuid (null: from the newest), $2 most int, $3 queue text, $4 task text (each null: any)
-SELECT job_id, queue, task, reason, at, redriven_to FROM dead_letters
-WHERE job_id < coalesce($1, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-    AND ($3::text IS NULL OR queue = $3) AND ($4::text IS NULL OR task = $4)
-ORDER BY job_id DESC LIMIT $2::integer;
+ORDER BY job_id DESC;
 
 -- name: queue_stats
 -- How many jobs of each queue stand where, by counters. Reads only.

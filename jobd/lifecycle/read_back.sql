@@ -6,7 +6,8 @@
 SELECT
     jobs.id AS job_id, jobs.task, jobs.queue, jobs.payload::text AS payload, jobs.enqueue_id, l.attempt_id, l.attempt_no,
     jobs.attempt_count, jobs.max_attempts, l.lease_token, l.lease_expires_at, jobs.timeout_s, jobs.ttl_s, l.owner_id,
-    l.stream, l.message_id, l.ttl_s AS lease_ttl_s
+    l.stream, l.message_id, l.ttl_s AS lease_ttl_s, jobs.traceparent, jobs.tracestate,
+    date_part('epoch', l.acquired_at - jobs.run_after) AS waited_s, jobs.waits_for IS NOT NULL AS has_inputs
 FROM unnest($1::uuid[], $2::text[]) AS a (job_id, owner_id)
 JOIN leases l ON l.resource_id = ANY (ARRAY[a.job_id]) AND l.owner_id = a.owner_id
 JOIN jobs ON jobs.id = ANY (ARRAY[a.job_id]) AND jobs.status = 'running';

@@ -5,6 +5,7 @@ Nothing is counted beyond `MOST`, so that asking costs the same however long the
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -15,7 +16,6 @@ from jobd.store.statements import statement
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from datetime import datetime
 
     from jobd.store.session import Session
 
@@ -29,12 +29,24 @@ MOST = 10_000
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
+    queue: str
+    task: str = ""
     attempt_count: int
     #: Whether it is due and has its place in the queue.
     in_line: bool
-    paused: bool
+    #: What is paused: `all`, its `queue` or its `task`; None: nothing that keeps it.
+    paused: str | None
+    #: How often its handler has put it off.
+    snoozes: int = 0
+    #: Why it is kept out of the line although its time has come: `limited`, `depends` or `paused`.
+    held: str | None = None
+    limit_key: str | None = None
+    #: When the rate of its key may have room again; None: it waits for something else, or nobody knows.
+    until_at: datetime | None = None
     #: Jobs before it; None when it is not in line or there are too many to count.
     position: int | None
+    #: Seconds until it is due; None: it is in line, or waits for something else than a time.
+    due_s: float | None
 
 
 class OutboxDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +56,25 @@ class OutboxDepth(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float | None
 
 
-async def explain_waiting(session: Session, job_ids: Collection[UUID], *, most: int = MOST) -> dict[UUID, Wait]:
+async def explain_waiting(
+    session: Session, job_ids: Collection[UUID], *, most: int = MOST, now: datetime | None = None
+) -> dict[UUID, Wait]:
     """Why each of the jobs waits; one that does not is left out."""
-    rows = await session.fetch(EXPLAIN_WAITING, list(job_ids), most)
+    rows = await session.fetch(EXPLAIN_WAITING, list(job_ids), most, now)
     return {
         row["job_id"]: Wait(
             job_id=row["job_id"],
+            queue=row["queue"],
+            task=row["task"],
             attempt_count=row["attempt_count"],
             in_line=row["in_line"],
             paused=row["paused"],
-            position=row["ahead"] if row["in_line"] and row["ahead"] < most else None,
+            snoozes=row["snoozes"],
+            held=row["held"],
+            limit_key=row["limit_key"],
+            until_at=row["until_at"],
+            position=row["ahead"],
+            due_s=row["due_s"],
         )
         for row in rows
     }

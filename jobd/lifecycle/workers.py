@@ -54,6 +54,8 @@ async def list_workers(session: Session, *, most: int) -> tuple[list[Holder], in
     return [Holder(**{name: row[name] for name in fields}) for row in rows], rows[0]["total"] if rows else 0
 
 
-async def list_held_jobs(session: Session, *, most: int, chunks: int = CHUNKS) -> list[HeldJob]:
-    """What is being worked on, the longest held first."""
-    return [HeldJob(**dict(row)) for row in await session.fetch(LIST_HELD_JOBS, most, chunks)]
+async def list_held_jobs(
+    session: Session, *, most: int, chunks: int = CHUNKS, owner: str | None = None
+) -> list[HeldJob]:
+    """What is being worked on, the longest held first; `owner`: only what this one has sent."""
+    return [HeldJob(**dict(row)) for row in await session.fetch(LIST_HELD_JOBS, most, chunks, owner)]

@@ -12,12 +12,16 @@ GROUP BY owner_id ORDER BY max(heartbeat_at), owner_id LIMIT $1::integer;
 
 -- name: list_held_jobs
 -- Jobs in progress, the longest held first, with the newest progress among the last chunks of each. Reads only.
--- $1 most int, $2 most chunks of a job int
+-- $1 most int, $2 most chunks of a job int, $3 owner text (null: any)
 SELECT
     held.resource_id AS job_id, jobs.task, jobs.queue, held.owner_id, held.attempt_no, held.acquired_at,
     jobs.cancel_requested, progress.event ->> 'step' AS step, (progress.event -> 'data')::text AS data
 FROM (
-    SELECT resource_id, owner_id, attempt_no, acquired_at FROM leases WHERE resource_type = 'JOB'
+    SELECT resource_id, owner_id, attempt_no, acquired_at FROM leases
+    WHERE resource_type = 'JOB' AND (
+        $3::text IS NULL
+        OR (SELECT true FROM job_labels l WHERE l.name = '' AND l.value = $3 AND l.job_id = resource_id) IS TRUE
+    )
     ORDER BY acquired_at, resource_id LIMIT $1::integer
 ) held
 JOIN jobs ON jobs.id = ANY (ARRAY[held.resource_id])

@@ -1,7 +1,7 @@
-"""Under which names the jobds of a data directory have held leases: the newest is this one, all others are dead.
+"""The owner_ids under which the incarnations of a node have held leases: the newest is alive, the others are dead.
 
-Whoever holds the lock of the data directory is the only one that lives. A name is written down before it is used, and
-struck out only when nothing is held under it any more, so a crash at any point leaves it in the list.
+Only the process that holds the lock of the data directory is alive. An owner_id is written to the file before it is
+used, and removed only when no lease has it any more, so it is in the list whenever the process crashes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobd.host.files import write_whole
-from jobd.store.leader import Names
+from jobd.store.leader import OwnerNames
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ FILE = "owners"
 
 
 class Owners:
-    """To be made by whoever holds the lock."""
+    """Only for the process that holds the lock of the data directory."""
 
     def __init__(self, data_dir: Path, owner_id: str) -> None:
         self._path = data_dir / FILE
@@ -33,11 +33,11 @@ class Owners:
     def dead(self) -> list[str]:
         return list(self._dead)
 
-    def names(self) -> Names:
-        return Names(self.owner_id, tuple(self._dead))
+    def names(self) -> OwnerNames:
+        return OwnerNames(self.owner_id, tuple(self._dead))
 
     def bury(self) -> None:
-        """Nothing is held under the old names any more."""
+        """Forget the dead owner_ids: no lease has them any more."""
         if self._dead:
             self._dead = []
             self._write([self.owner_id])

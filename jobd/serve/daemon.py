@@ -28,16 +28,18 @@ from jobd.http.listen import (
 )
 from jobd.maintenance.incarnations import Owners
 from jobd.serve.tree import Node, Sockets, addresses, embedded_servers, http_services
+from jobd.store.leader import NODE_PREFIX
 from jobd.supervise.signals import run_until_signal
 from jobd.supervise.supervisor import Supervisor
 from jobd.tasks.registry import make_runners, with_declared_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from jobd.config.model import Loaded
     from jobd.host.data_dir import Addresses
     from jobd.supervise.service import Spec
+    from jobd.tasks.runner import Runner
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,19 @@ log = logging.getLogger(__name__)
 class Daemon:
     """One run of `jobd serve`."""
 
-    def __init__(self, loaded: Loaded, reload: Callable[[], Loaded]) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        reload: Callable[[], Loaded],
+        *,
+        runners: Callable[[Config], dict[str, Runner]] = make_runners,
+        beside: Sequence[Spec] = (),
+    ) -> None:
+        """`runners` makes those of all tasks; `beside` are services that run beside those of jobd."""
         self._config = with_declared_tasks(loaded.config)
         self._reload = reload
+        self._make_runners = runners
+        self._beside = beside
         self._data_dir = DataDir.to_start(Path(loaded.config.data_dir))
         #: New at every start, so that what a dead jobd owned can never pass for this one's.
         self._incarnation = uuid.uuid4()
@@ -62,9 +74,9 @@ class Daemon:
         self._unix_listener: socket.socket | None = None
         try:
             self._data_dir.open()
-            self._owners = Owners(self._data_dir.path, f"{socket.gethostname()}:{self._incarnation}")
+            self._owners = Owners(self._data_dir.path, f"{NODE_PREFIX}{socket.gethostname()}:{self._incarnation}")
             # Not before it is known that no other jobd is at work here: a runner may clear away what a dead one left.
-            self._runners = make_runners(self._config)
+            self._runners = self._make_runners(self._config)
             if server.socket:
                 self._unix_listener = bind_unix_listener(Path(server.socket))
             return await self._supervise(listener, on_ready)
@@ -81,7 +93,7 @@ class Daemon:
             notifier=Notifier(os.environ), drain_s=lambda: self._config.drain_s, on_ready=lambda: on_ready(where)
         )
         supervisor.plant(self._tree(where, listener, supervisor))
-        return await run_until_signal(supervisor, self._obey_reload)
+        return await run_until_signal(supervisor, self.obey_reload)
 
     def _current(self) -> Config:
         """The configuration now: a reload changes it."""
@@ -109,22 +121,30 @@ class Daemon:
             tokens,
             *node.ticket_services(),
             gateway,
+            *self._beside,
         ]
 
-    def _obey_reload(self) -> None:
+    def take_tasks(self, new: Config) -> None:
+        """Take over the tasks of a configuration, whose runners are there; raises ConfigError for a new queue."""
+        for name, task in new.tasks.items():
+            if task.queue not in self._config.queues:
+                raise ConfigError(f"tasks.{name}.queue = {task.queue!r}: restart jobd to make this queue")
+        self._config = msgspec.structs.replace(self._config, tasks=new.tasks, tasks_from=new.tasks_from)
+
+    def obey_reload(self) -> None:
         """Take over what may change in a running daemon; say what may not. A bad file changes nothing."""
         try:
             new = with_declared_tasks(self._reload().config)
         except ConfigError as error:
             log.error("reload refused, nothing changed: %s", error)
             return
-        found = config_show.changes(self._config, new)
-        for change in found:
+        changes = config_show.changes(self._config, new)
+        for change in changes:
             if change.reloadable:
                 log.info("reload: %s is now %s (was %s)", change.key, change.new, change.old)
             else:
                 log.warning("reload: %s stays %s; restart jobd to make it %s", change.key, change.old, change.new)
-        if not found:
+        if not changes:
             log.info("reload: nothing has changed")
         self._config = reloaded(self._config, new)
         logs.set_level(self._config.log.level)
@@ -136,10 +156,11 @@ def _tell_backup(text: str) -> None:
 
 
 def reloaded(old: Config, new: Config) -> Config:
-    """`old` with what may change in a running daemon taken from `new`; those keys are all `key` or `section.key`."""
+    """`old` with what may change in a running daemon taken from `new`: schedules, and keys like `section.key`."""
     mixed, fresh = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    mixed["schedules"] = fresh["schedules"]
     for change in config_show.changes(old, new):
-        if change.reloadable:
+        if change.reloadable and not change.key.startswith("schedules."):
             section, _, key = change.key.rpartition(".")
             into, out_of = (mixed[section], fresh[section]) if section else (mixed, fresh)
             into[key] = out_of[key]

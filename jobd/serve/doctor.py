@@ -12,19 +12,27 @@ import urllib.request
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zoneinfo import available_timezones
 
 import anyio.to_thread
 import msgspec
 import redis.asyncio
 
+from jobd.board.heat import HeatSettings, decide_heat
+from jobd.board.ledger import MemoryLedger
+from jobd.board.sampler import Sampler
+from jobd.board.service import MemoryProbe
 from jobd.errors import JobdError
 from jobd.host.account import server_account
 from jobd.host.data_dir import FIRST_START_BYTES, WARM_START_BYTES, DataDir
 from jobd.host.masking import masked_url
 from jobd.http.listen import OUT_OF_TIME, bind_listener, trusting
+from jobd.occurrences.timing import BadTiming, check_zone
 from jobd.servers import postgres as embedded_postgres
 from jobd.servers import valkey as embedded_valkey
+from jobd.servers.program import GivenProgram
 from jobd.store import postgres
+from jobd.store.clock_eras import EARLIEST
 from jobd.store.migrate import pending_migrations
 from jobd.stream import connection
 
@@ -34,8 +42,8 @@ if TYPE_CHECKING:
     from jobd.config.model import Config, Loaded
     from jobd.servers.program import Program
 
-#: A board without a battery clock wakes in 1970; nothing with a lease should run then.
-EARLIEST = time.mktime((2026, 1, 1, 0, 0, 0, 0, 0, 0))
+#: A zone that every database of time zones has.
+KNOWN_ZONE = "Europe/Berlin"
 VOLATILE = {"tmpfs": "is lost at a reboot", "ramfs": "is lost at a reboot"}
 NETWORK = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph"}
 
@@ -68,7 +76,7 @@ def bad(check: str, error: Exception) -> Finding:
 
 
 async def examine(load: Callable[[], Loaded]) -> list[Finding]:
-    findings = [_python(), _clock()]
+    findings = [_python(), _clock(), _zones()]
     try:
         loaded = load()
     except JobdError as error:
@@ -79,11 +87,15 @@ async def examine(load: Callable[[], Loaded]) -> list[Finding]:
         data_dir = DataDir(Path(config.data_dir), server_account())
     except JobdError as error:
         return [*findings, bad("account", error)]
+    findings += [*_board(config), *_memory(config)]
     findings += [_account(data_dir), _data_dir(data_dir), _space(data_dir), *_file_system(data_dir)]
     if not config.postgres.url:
-        findings += [_program("postgres program", embedded_postgres.PROGRAM), _cluster(data_dir)]
+        program = embedded_postgres.program_of(config)
+        findings.append(_program("postgres program", program, lambda: embedded_postgres.major_of(config)))
+        findings.append(_cluster(data_dir, config))
     if not config.redis.url:
-        findings.append(_program("valkey program", embedded_valkey.PROGRAM))
+        transport = embedded_valkey.program_of(config)
+        findings.append(_program("valkey program", transport, lambda: embedded_valkey.check_version(transport)))
     running = data_dir.is_running()
     findings.append(ok("running", f"yes, on {data_dir.path}") if running else ok("running", "no"))
     if running:
@@ -106,6 +118,69 @@ def _clock() -> Finding:
     if time.time() < EARLIEST:
         return warn("clock", f"{now} cannot be right", "wait for time synchronisation before starting jobd")
     return ok("clock", now)
+
+
+def _zones() -> Finding:
+    """The database of time zones, which schedules are read by."""
+    try:
+        check_zone(KNOWN_ZONE)
+    except BadTiming:
+        remedy = "reinstall package tzdata"
+        return Finding(
+            check="time zones", verdict=Verdict.BAD, detail=f"{KNOWN_ZONE} is not in the database", remedy=remedy
+        )
+    return ok("time zones", f"{len(available_timezones())} names")
+
+
+def _board(config: Config) -> list[Finding]:
+    """What the board says of itself, by a sample of its own."""
+    if not config.board.enabled:
+        return [ok("board", "not measured (board.enabled)")]
+    sampler = Sampler(config.board.prefix)
+    try:
+        sample = sampler.sample()
+    finally:
+        sampler.close()
+    settings = HeatSettings(config.board.soft_c, config.board.hard_c, config.board.hysteresis_c)
+    heat = decide_heat({}, sample.zones, settings).heat
+    parts = [
+        sample.identity.model or "unknown",
+        f"L4T {sample.identity.release}" if sample.identity.release else "",
+        f"power mode {sample.power_mode}" if sample.power_mode else "",
+        f"{heat.zone} {heat.celsius:.1f} C" if heat.zone is not None else "no temperatures",
+    ]
+    detail = ", ".join(filter(None, parts))
+    if sample.throttled_by:
+        by = ", ".join(sample.throttled_by)
+        return [warn("board", f"{detail}; slowed down: {by}", "check the power supply and the cooling")]
+    if heat.level != "none":
+        limit = heat.hard_celsius if heat.level == "hard" else heat.soft_celsius
+        return [warn("board", f"{detail}, over {limit:g} C", "cool the board; queues with hot = true start fewer jobs")]
+    return [ok("board", detail)]
+
+
+def _memory(config: Config) -> list[Finding]:
+    """Whether tasks that need memory can ever start."""
+    ledger = MemoryLedger(lambda: config, MemoryProbe(config))
+    needs = [name for name, task in config.tasks.items() if task.needs_memory_mb]
+    free = ledger.free_bytes()
+    if free is None and needs:
+        return [
+            warn(
+                "memory",
+                f"cannot be measured, so jobs of {', '.join(needs)} do not start",
+                "set board.enabled and board.prefix so that /proc/meminfo can be read, or remove needs_memory_mb",
+            )
+        ]
+    if large := [name for name in needs if ledger.too_large(name)]:
+        return [
+            warn(
+                "memory",
+                f"{', '.join(large)} need more than this board has",
+                "lower needs_memory_mb or board.memory_floor_mb",
+            )
+        ]
+    return [ok("memory", "unknown" if free is None else f"{free >> 20} MiB free for jobs that need some")]
 
 
 def _account(data_dir: DataDir) -> Finding:
@@ -153,32 +228,35 @@ def _kind_of_file_system(path: Path) -> str:
     here = str(path.resolve())
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
         for line in mounts:
-            _, point, found, *_ = line.split()
+            _, point, type_name, *_ = line.split()
             if (here == point or here.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-                best, kind = point, found
+                best, kind = point, type_name
     return kind
 
 
-def _program(check: str, program: Program) -> Finding:
+def _program(check: str, program: Program | GivenProgram, is_fit: Callable[[], object]) -> Finding:
     try:
         path = program.installed()
+        is_fit()
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10, check=True)
     except JobdError as error:
         return bad(check, error)
     except (OSError, subprocess.SubprocessError) as error:
-        remedy = f"reinstall package {program.distribution}"
-        return Finding(check=check, verdict=Verdict.BAD, detail=f"{path} does not run: {error}", remedy=remedy)
-    return ok(check, answer.stdout.split("sha=")[0].strip())
+        detail = f"{path} does not run: {error}"
+        return Finding(check=check, verdict=Verdict.BAD, detail=detail, remedy=program.remedy)
+    where = f", {path}" if isinstance(program, GivenProgram) else ""
+    return ok(check, answer.stdout.split("sha=")[0].strip() + where)
 
 
-def _cluster(data_dir: DataDir) -> Finding:
+def _cluster(data_dir: DataDir, config: Config) -> Finding:
     if not data_dir.cluster.exists():
         return ok("cluster", "to be made at the first start")
     try:
-        embedded_postgres.check_major(data_dir.cluster)
+        major = embedded_postgres.major_of(config)
+        embedded_postgres.check_major(data_dir.cluster, major)
     except JobdError as error:
         return bad("cluster", error)
-    return ok("cluster", f"Postgres {embedded_postgres.MAJOR}")
+    return ok("cluster", f"Postgres {major}")
 
 
 def _ready(data_dir: DataDir, config: Config) -> Finding:
@@ -186,7 +264,7 @@ def _ready(data_dir: DataDir, config: Config) -> Finding:
         url = data_dir.read_addresses().JOBD_URL
         tls = trusting(config.server.tls_cert) if url.startswith("https:") else None
         with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=tls) as answer:
-            return ok("gateway", f"{url} answers {answer.status}")
+            return ok("gateway", f"{url} answers {answer.status}; web page: {url}/, metrics: {url}/metrics")
     except JobdError as error:
         return bad("gateway", error)
     except urllib.error.HTTPError as error:

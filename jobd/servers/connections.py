@@ -1,4 +1,4 @@
-"""The two links to the servers: open, check, prepare, then watch that they still answer."""
+"""The connections to both servers: open, check, prepare, then check regularly that they still answer."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import anyio
 
 from jobd.errors import ServerDown, ServerRefused
 from jobd.store import postgres
+from jobd.store.ids import make_ids_after
 from jobd.store.migrate import migrate
 from jobd.stream import connection
 
@@ -29,7 +30,7 @@ ANSWER_S = 10.0
 
 
 class StoreLink:
-    """Postgres: connected, trustworthy, migrated. Once it was, an unfit one is waited for."""
+    """Postgres: connected, checked, migrated. If it was fit once and is not any more, jobd waits for it."""
 
     def __init__(self, database: Database, pool_size: int, before_migration: BeforeMigration | None = None) -> None:
         self._database = database
@@ -47,7 +48,7 @@ class StoreLink:
                 finally:
                     await self._database.clock.mark_last()
         except ServerRefused as error:
-            if self._was_up:  # it was fit once, and may be again: a failover, a password that is being changed
+            if self._was_up:  # it was fit once and may be again: a failover, a password that is being changed
                 raise ServerDown(str(error)) from error
             raise
 
@@ -56,7 +57,8 @@ class StoreLink:
         async with self._database.connection(strict=True) as connection:
             await postgres.check_server(connection, url, self._pool_size)
             applied = await migrate(connection, self._before_migration)
-        await self._database.clock.look()  # whoever decides by time asks it
+        seen = await self._database.clock.check()  # before any service decides by time
+        make_ids_after(seen.known)
         if applied:
             log.info("database schema brought to %d (%s)", applied[-1].number, applied[-1].name)
 

@@ -1,6 +1,6 @@
-"""What both embedded servers have in common: find the program, clear away the dead incarnation's, run, stop.
+"""What both embedded servers have in common: find the program, stop orphans, run, stop.
 
-A server is in one of two conditions: *ours*, a child of this jobd, or *an orphan* of a jobd that was killed. An
+A running server is either *ours*, a child of this jobd, or *an orphan* of a jobd that was killed. An
 orphan still holds the server's lock (see locks.py); it is stopped before a new server starts, and while anything holds
 the lock nothing of the server's files is touched.
 """
@@ -12,6 +12,7 @@ import importlib.util
 import logging
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import anyio
 
 from jobd.errors import ServerFailed, ServerMissing
 from jobd.host import locks
+from jobd.host.account import can_reach
 from jobd.host.process import Child
 
 if TYPE_CHECKING:
@@ -31,12 +33,14 @@ log = logging.getLogger(__name__)
 
 Steps = tuple[tuple[signal.Signals, float], ...]
 
-#: How long a starting server may take; crash recovery after a long outage of power can take a while.
+#: Seconds that a starting server may take: crash recovery (WAL replay) after a power failure can take minutes.
 START_S = 300.0
 #: Seconds between two signs of life to the supervisor.
 BEAT_S = 5.0
 #: Seconds between two checks whether a starting server answers.
 POLL_S = 0.01
+#: Seconds that a program may take to say its version.
+VERSION_S = 10.0
 
 
 class Program:
@@ -48,6 +52,10 @@ class Program:
         self._executable = executable
         #: What must be copied where the installed one is out of reach, as paths below site-packages.
         self._parts = (executable, *parts)
+
+    @property
+    def remedy(self) -> str:
+        return f"reinstall package {self.distribution}"
 
     def installed(self) -> Path:
         """Its path as installed; refuses if it is not there or not executable."""
@@ -67,14 +75,51 @@ class Program:
         return data_dir.reachable_copy(root, self._parts, label) / self._executable
 
 
+class GivenProgram:
+    """A server's program that the configuration names by its path."""
+
+    def __init__(self, option: str, path: str) -> None:
+        self.option = option
+        self._path = Path(path)
+
+    @property
+    def remedy(self) -> str:
+        return f"set {self.option} to the program of the server, or to nothing for the one that comes with jobd"
+
+    def installed(self) -> Path:
+        if not self._path.is_file():
+            raise ServerMissing(f"{self.option} = {self._path} is no file; {self.remedy}")
+        if not os.access(self._path, os.X_OK):
+            raise ServerMissing(f"{self.option} = {self._path} is not executable; chmod +x it, or {self.remedy}")
+        return self._path
+
+    def reachable(self, data_dir: DataDir) -> Path:
+        path = self.installed()
+        if not can_reach(data_dir.account, path):
+            raise ServerMissing(
+                f"{self.option} = {path} cannot be run by {data_dir.account.name}, who runs the servers; open its "
+                "folders to that user (chmod o+x)"
+            )
+        return path
+
+    def version(self) -> str:
+        """What it says of itself, such as `postgres (PostgreSQL) 17.2`."""
+        path = self.installed()
+        try:
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=VERSION_S, check=True)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise ServerMissing(f"{self.option} = {path} does not run: {error}; {self.remedy}") from None
+        return done.stdout.strip().partition("\n")[0][:200]
+
+
 async def clear_orphans(lock: Path, steps: Steps) -> None:
     """Stop what a dead jobd left running, so that the lock is free."""
     if not locks.is_held(lock):
         return
-    found = await locks.release_by_force(lock, steps)
+    pids = await locks.release_by_force(lock, steps)
     if locks.is_held(lock):
         raise ServerFailed(f"{lock} is held by {locks.holders(lock)}, which do not stop; end them by hand")
-    log.info("stopped %d processes left by a jobd that was killed (%s)", len(found), lock.stem)
+    log.info("stopped %d processes left by a jobd that was killed (%s)", len(pids), lock.stem)
 
 
 async def run_server(

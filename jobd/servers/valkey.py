@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import re
 import signal
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -11,7 +12,8 @@ from urllib.parse import quote
 import redis.asyncio
 import redis.exceptions
 
-from jobd.servers.program import Program, clear_orphans, remove, run_server
+from jobd.errors import ServerMissing, ServerRefused
+from jobd.servers.program import GivenProgram, Program, clear_orphans, remove, run_server
 from jobd.stream import connection
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ enable-module-command no
 user default off
 user {user} on >{password} {rights}
 """
+#: Signals that stop the server, each with the seconds to wait after it: when jobd drains, and when it hurries.
 STOP = ((signal.SIGTERM, 2.0),)
 STOP_NOW = ((signal.SIGKILL, 2.0),)
 
@@ -55,11 +58,13 @@ class EmbeddedValkey:
         self._config = config
 
     async def run(self, handle: Handle) -> None:
+        program = program_of(self._config)
+        check_version(program)
         lock, run = self._data_dir.server_lock("valkey"), self._data_dir.run
         await clear_orphans(lock, (*STOP_NOW,))
         remove([run / SOCKET])
         await run_server(
-            [str(PROGRAM.reachable(self._data_dir)), "-"],
+            [str(program.reachable(self._data_dir)), "-"],
             handle,
             data_dir=self._data_dir,
             lock=lock,
@@ -88,6 +93,27 @@ class EmbeddedValkey:
             return False
         finally:
             await connection.close(client)
+
+
+def program_of(config: Config) -> Program | GivenProgram:
+    given = config.redis.program
+    return GivenProgram("redis.program", given) if given else PROGRAM
+
+
+def check_version(program: Program | GivenProgram) -> None:
+    """Refuse a program that is too old, or no Valkey or Redis; the one that comes with jobd is fit."""
+    if isinstance(program, Program):
+        return
+    said, path = program.version(), program.installed()
+    version = re.match(r"(Valkey|Redis) server v=(\d+)\.(\d+)", said)
+    if version is None:
+        raise ServerMissing(f"{program.option} = {path} is no Valkey and no Redis, it says {said!r}; {program.remedy}")
+    oldest = connection.MIN_VERSION[version[1].lower()]
+    if (int(version[2]), int(version[3])) < oldest:
+        raise ServerRefused(
+            f"{program.option} = {path} is {version[1]} {version[2]}.{version[3]}; "
+            f"{oldest[0]}.{oldest[1]} or newer is needed"
+        )
 
 
 def url(data_dir: DataDir) -> str:

@@ -1,7 +1,7 @@
-"""The clock of a node: looks at Postgres' clock every few seconds, notices its steps, and keeps the table of eras.
+"""The clock of a node: compares Postgres' clock with the boot clock every few seconds, and keeps the table of eras.
 
-Every decision by time goes by it; what is decided from that is in `clock_eras`. Of several nodes that notice the same
-step one writes it down, with all that follows from it in the same commit; the others find it there.
+All decisions by time use it; the rules are in `clock_eras`. Of several nodes that notice the same step, one writes the
+new era and shifts all waits and leases in the same commit; the others read it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ BEGIN_ERA = statement("begin_era", __package__)
 MARK_ERA = statement("mark_era", __package__)
 #: Run in this order: it is the lock order of all other statements.
 SHIFTS = tuple(
-    statement(name, __package__) for name in ("shift_leases", "shift_waits", "shift_budgets", "shift_queues")
+    statement(name, __package__)
+    for name in (
+        *("shift_leases", "shift_expiries", "shift_waits", "shift_budgets", "shift_queues", "shift_starts"),
+        *("shift_batches", "shift_files"),
+    )
 )
 SHIFT_LINE = statement("shift_line", __package__)
 
@@ -52,7 +56,7 @@ _COLUMNS = Era.__struct_fields__
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen, and when by the boot clock of this machine."""
+    """Postgres' clock (`wall`), steady and known time in an era, at `boot_s` of this machine's boot clock."""
 
     no: int
     wall: float
@@ -66,25 +70,25 @@ class Clock:
         self._database = database
         self._lock = anyio.Lock()
         self._last: ClockReading | None = None
-        #: How far jobs in line are still to be moved; 0: not at all.
+        #: Seconds by which `order_at` of queued jobs is still to be shifted; 0: nothing to do.
         self._line_step_s = 0.0
         self._boot_id = _boot_id()
 
-    async def look(self) -> ClockReading:
-        """Compare the clocks. A step, or a start after a while, begins an era; otherwise it is marked now and then."""
+    async def check(self) -> ClockReading:
+        """Compare the clocks. A step, or a start after a pause, begins an era; else its end is moved every `MARK_S`."""
         async with self._lock:
-            await self._look()
+            await self._compare()
             while self._last is None:  # another node was first
-                await self._look()
+                await self._compare()
             await self._move_line()
             return self._last
 
-    async def _look(self) -> None:
+    async def _compare(self) -> None:
         before = boot_clock_s()
         (row,) = await self._database.fetch(READ_CLOCK)
         boot_s, last = boot_clock_s(), self._last
         if last is not None and boot_s - before > STEP_S / 2:
-            return  # when it was that time nobody knows
+            return  # the answer took too long to know when Postgres read its clock
         wall, era = row["wall"], _era(row) if row["no"] is not None else None
         if era is None:
             await self._begin(None, wall=wall, boot_s=boot_s)
@@ -102,18 +106,28 @@ class Clock:
         else:
             await self._go_on(era, wall, boot_s, known=last.known)
 
+    @property
+    def era_no(self) -> int | None:
+        """The era of the last reading of the clock; None: there was none yet."""
+        return None if self._last is None else self._last.no
+
+    def now_ms(self) -> int:
+        """Postgres' clock in ms since 1970, without a query: from its last reading; before that, this machine's."""
+        last = self._last
+        return int(1000 * (time.time() if last is None else last.wall + boot_clock_s() - last.boot_s))
+
     async def steady(self) -> datetime:
         """Steady time now."""
-        return _at((await self.look()).steady)
+        return _at((await self.check()).steady)
 
     async def past(self, keep_s: float) -> Past:
-        """What is older than `keep_s` of steady time, by the times that stand in rows."""
-        steady = (await self.look()).steady
+        """The times of rows that are older than `keep_s` of steady time."""
+        steady = (await self.check()).steady
         eras = [_era(row) for row in await self._database.fetch(READ_ERAS)]
         return past(eras, steady=steady, keep_s=keep_s)
 
     async def mark_last(self) -> None:
-        """When jobd stops: so that the time it is off is known from here on."""
+        """Mark the end of the era when jobd stops: the time that it is off begins here."""
         last, boot_s = self._last, boot_clock_s()
         if last is not None:
             passed_s = boot_s - last.boot_s
@@ -128,11 +142,11 @@ class Clock:
         if steady - era.steady_to >= MARK_S:
             await self._mark(self._last, wall, steady, known, boot_s)
 
-    async def _mark(self, look: ClockReading, wall: float, steady: float, known: float, boot_s: float) -> None:
-        await self._database.execute(MARK_ERA, look.no, wall, steady, known, self._boot_id, boot_s)
+    async def _mark(self, reading: ClockReading, wall: float, steady: float, known: float, boot_s: float) -> None:
+        await self._database.execute(MARK_ERA, reading.no, wall, steady, known, self._boot_id, boot_s)
 
     async def _begin(self, ended: Era | None, *, wall: float, boot_s: float, moved: float = 0.0) -> None:
-        """Begin an era, unless another node does; it reaches back to the last look, since when the clock may be so."""
+        """Begin an era, unless another node does. It begins at the last check, since the step came after that."""
         last = self._last
         unseen_s = boot_s - last.boot_s if last is not None else 0.0
         no = ended.no + 1 if ended is not None else 1
@@ -144,7 +158,7 @@ class Clock:
                 BEGIN_ERA, no, wall - unseen_s, steady - unseen_s, wall, steady, known, self._boot_id, boot_s
             )
             if begun is None:
-                return  # the next look finds it
+                return  # another node has begun it; the next check reads it
             if last is not None:
                 await session.execute(MARK_ERA, last.no, last.wall + unseen_s, steady, known, self._boot_id, boot_s)
             for shift in SHIFTS if moved else ():
@@ -153,7 +167,7 @@ class Clock:
         self._line_step_s = min(moved, 0.0)
 
     async def _move_line(self) -> None:
-        """After a step back: jobs in line are moved along, for a moment with each look, since nothing waits for it."""
+        """After a step back, shift `order_at` of queued jobs, for at most `LINE_S` at each check."""
         until = boot_clock_s() + LINE_S
         while self._line_step_s and boot_clock_s() < until:
             (row,) = await self._database.fetch(SHIFT_LINE, self._line_step_s, LINE_BATCH)
@@ -162,7 +176,7 @@ class Clock:
 
 
 def in_time(past: Past | None) -> tuple[datetime | None, list[datetime] | None, list[datetime] | None]:
-    """As the statements of retention take it."""
+    """The parameters of the retention statements: cutoff, and the beginnings and ends of stretches to keep."""
     if past is None:
         return None, None, None
     return _at(past.before), [_at(low) for low, _ in past.kept], [_at(high) for _, high in past.kept]
@@ -177,7 +191,7 @@ def _era(row: Record) -> Era:
 
 
 def boot_clock_s() -> float:
-    """Seconds since the boot: go on while this process is frozen or the machine suspended, and are never set."""
+    """CLOCK_BOOTTIME in seconds: goes on while the process is frozen or the machine suspended, and is never set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

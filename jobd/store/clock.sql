@@ -58,6 +58,16 @@ UPDATE leases SET
     acquired_at = acquired_at + make_interval(secs => CASE WHEN was_acquired THEN $1::float8 ELSE 0 END)
 FROM old WHERE leases.resource_id = ANY (ARRAY[old.resource_id]);
 
+-- name: shift_expiries
+-- When waiting jobs expire. What counts is the time that has passed since their submit, so that no step ends them. It comes before
+-- shift_waits, which moves updated_at of the jobs that it is about.
+-- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
+UPDATE jobs SET
+    expires_at = expires_at + make_interval(secs => $1::float8),
+    updated_at = updated_at + make_interval(secs => CASE WHEN due_at IS NULL OR at_instant THEN $1::float8 ELSE 0 END)
+WHERE expires_at IS NOT NULL AND started_at IS NULL AND (order_at IS NOT NULL OR due_at IS NOT NULL)
+    AND updated_at NOT BETWEEN to_timestamp($2::float8 - 1) AND clock(NULL) + interval '1 second';
+
 -- name: shift_waits
 -- Delays and backoffs; what waits for an instant of the clock goes on to do so.
 -- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
@@ -84,6 +94,32 @@ WHERE w.status = 'CREATED' AND jobs.id = ANY (ARRAY[w.job_id]);
 -- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
 UPDATE queues SET raw_seen_at = raw_seen_at + make_interval(secs => $1::float8)
 WHERE raw_seen_at NOT BETWEEN to_timestamp($2::float8 - 1) AND clock(NULL) + interval '1 second';
+
+-- name: shift_starts
+-- When jobs of keys with a rate have started, and when the next ones may.
+-- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
+WITH since AS MATERIALIZED (SELECT to_timestamp($2::float8 - 1) AS low, clock(NULL) + interval '1 second' AS high),
+keys AS (
+    UPDATE limit_keys SET next_at = next_at + make_interval(secs => $1::float8) WHERE next_at IS NOT NULL
+),
+-- starts that nobody has worked off yet
+takes AS (
+    UPDATE limit_takes SET at = at + make_interval(secs => $1::float8) FROM since WHERE at NOT BETWEEN low AND high
+)
+UPDATE limit_starts SET started_at = started_at + make_interval(secs => $1::float8)
+FROM since WHERE started_at NOT BETWEEN low AND high;
+
+-- name: shift_batches
+-- When the windows of batches end.
+-- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
+UPDATE batches SET expires_at = expires_at + make_interval(secs => $1::float8)
+WHERE finished_at IS NULL AND created_at NOT BETWEEN to_timestamp($2::float8 - 1) AND clock(NULL) + interval '1 second';
+
+-- name: shift_files
+-- When files expire.
+-- $1 step_s float8, $2 since when the clock may be so, float8 (seconds since 1970)
+UPDATE files SET expires_at = expires_at + make_interval(secs => $1::float8)
+WHERE expires_at IS NOT NULL AND created_at NOT BETWEEN to_timestamp($2::float8 - 1) AND clock(NULL) + interval '1 second';
 
 -- name: shift_line
 -- Moves jobs in line along that stand far in the future since the clock went back, so that new ones do not go before

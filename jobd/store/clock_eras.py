@@ -1,8 +1,8 @@
-"""Which time can be believed: pure judgements over two clocks.
+"""Which time can be trusted: pure decisions over two clocks.
 
 Postgres' clock is the one clock of all nodes, and it may jump by decades in either direction: a board without a battery
-clock does so at every boot. A node's own boot clock (CLOCK_BOOTTIME) never jumps, so the two together tell a step from
-time that has passed. Steps, and the time that jobd was off, part the past into eras (table `clock_eras`, kept by
+clock does so at every boot. A node's own boot clock (CLOCK_BOOTTIME) never jumps, so the two together distinguish a
+step from time that has passed. Steps, and the time that jobd was off, part the past into eras (table `clock_eras`, by
 `jobd/store/clock.py`): stretches in which the clock ran evenly and jobd was there to see it. From them follows
 
 - *steady time*: the time that jobd has run. It starts as Postgres' time and never jumps. Retention and idempotency keys
@@ -63,13 +63,13 @@ class Past(msgspec.Struct, frozen=True):
 
 
 def step_s(*, wall_s: float, boot_s: float) -> float:
-    """How far the clock was moved while it went on by `wall_s` and the boot clock by `boot_s`; 0: not at all."""
+    """Seconds by which the clock was set while it advanced by `wall_s` and the boot clock by `boot_s`; 0: not set."""
     moved = wall_s - boot_s
     return moved if abs(moved) > STEP_S else 0.0
 
 
 def step_while_off(era: Era, *, wall: float, boot_id: str, boot_s: float) -> float:
-    """The same for the time since the last era. Another boot may have taken any time up to a month."""
+    """The same for the time since the last era; after a reboot, an advance of up to a month is no step."""
     if era.boot_id == boot_id and boot_s >= era.boot_s:
         return step_s(wall_s=wall - era.wall_to, boot_s=boot_s - era.boot_s)
     off_s = wall - era.wall_to
@@ -105,15 +105,15 @@ def past(eras: Sequence[Era], *, steady: float, keep_s: float) -> Past:
 
 
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last look at the database showed. Seconds; `wall` is the database's clock, `mono` this process's."""
+    """The last observation of both clocks in seconds: `wall` is the database's, `mono` this process's."""
 
     healthy_since: float
     mono: float
     wall: float
 
 
-def look(last: Watch | None, *, mono: float, wall: float, pause_s: float) -> Watch:
-    """One more successful look. A gap much longer than the usual pause, or a step, restarts the healthy time."""
+def observe(last: Watch | None, *, mono: float, wall: float, pause_s: float) -> Watch:
+    """Add an observation. A gap much longer than the usual pause, or a step, restarts the healthy time."""
     healthy = (
         last is not None
         and not _is_gap(last, mono, pause_s)

@@ -51,18 +51,18 @@ class LineBroken(ServerDown):
 
 @contextlib.contextmanager
 def translated(url: str, *, strict: bool = False) -> Iterator[None]:
-    """Say which server it was. All that may pass is `ServerDown`; `strict`, at the first try, refuses what is wrong."""
+    """Map errors of asyncpg: temporary ones to `ServerDown`; wrong settings to `ServerRefused` if `strict`."""
     try:
         yield
     except UNFIT as error:
         unfit = ServerRefused if strict else ServerDown
-        raise unfit(f"{_where(url)}: {_said(error)}; check user, password and database") from error
+        raise unfit(f"{_where(url)}: {_message(error)}; check user, password and database") from error
     except NOT_NOW as error:
-        raise ServerDown(f"{_where(url)} cannot do it now ({_said(error)})") from error
+        raise ServerDown(f"{_where(url)} cannot do it now ({_message(error)})") from error
     except (*AWAY, asyncpg.InterfaceError) as error:
         if not is_broken_line(error):
             raise
-        raise LineBroken(f"{_where(url)} does not answer ({_said(error)})") from error
+        raise LineBroken(f"{_where(url)} does not answer ({_message(error)})") from error
 
 
 def is_broken_line(error: Exception) -> bool:
@@ -80,6 +80,6 @@ def _where(url: str) -> str:
     return f"postgres.url {masked_url(url)}"
 
 
-def _said(error: BaseException) -> str:
-    """In one line, without Postgres' DETAIL and HINT."""
+def _message(error: BaseException) -> str:
+    """The error message in one line, without Postgres' DETAIL and HINT."""
     return str(error).partition("\n")[0] or type(error).__name__

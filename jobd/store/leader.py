@@ -1,14 +1,14 @@
-"""One at a time. It only saves work: nothing may rest on it.
+"""Leader election: one node at a time does the work. It only saves work; correctness must not depend on it.
 
-For good (`leading`): a lease in Postgres that its holder renews. A leader that freezes, or whose host loses its power
-or its network, is replaced when the lease is over, whatever Postgres still thinks of its connections. One that comes
-back asks before it does more (`LeaderLease.check`), learns that another leads, and stands by.
+For a service (`leading`): a lease in Postgres that its holder renews. A leader that freezes, or whose host loses power
+or network, is replaced when the lease expires, even if Postgres still counts it as connected. A leader that comes back
+checks its lease before it goes on (`LeaderLease.check`), learns that another leads, and stands by.
 
 The lease is judged by the clock of Postgres. If that clock is set forward, another node leads at once, and the old
-leader learns of it at its next renewal; if it is set back, a lease that ends too late counts as over. So a step makes
-two leaders for at most `RENEW_S`, and none for at most twice `TTL_S`.
+leader learns of it at its next renewal; if it is set back, a lease that ends too late counts as over. So a step of the
+clock makes two leaders for at most `RENEW_S`, and none for at most twice `TTL_S`.
 
-For a short while (`leading_once`): a session lock.
+For one action (`leading_once`): a session-level advisory lock.
 """
 
 from __future__ import annotations
@@ -49,18 +49,28 @@ GIVE_UP_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Names(NamedTuple):
-    """Who asks for the lead; and who it was before, of whom nobody lives any more."""
+#: Begins the owner_id of every node: a lease of such an owner is held by the slots of a node. No worker may have a name
+#: that begins so. (reap.sql and claim.sql go by the same.)
+NODE_PREFIX = "slots:"
 
-    holder: str
+
+class OwnerNames(NamedTuple):
+    """The owner_id of leases: one for each run of jobd, never used twice."""
+
+    owner_id: str
+    #: Those of this data directory's earlier runs, which are known to be dead: their leases may be taken at once.
     dead: tuple[str, ...] = ()
+
+    def of(self, service: str) -> OwnerNames:
+        """The names of one service of this node, where each service holds leases of its own."""
+        return OwnerNames(f"{self.owner_id}:{service}", tuple(f"{name}:{service}" for name in self.dead))
 
 
 class LeaderLease:
-    def __init__(self, database: Database, name: str, names: Names | None = None) -> None:
+    def __init__(self, database: Database, name: str, names: OwnerNames | None = None) -> None:
         self._database = database
         self._name = name
-        self._names = names or Names(str(uuid.uuid4()))
+        self._names = names or OwnerNames(str(uuid.uuid4()))
         #: When the last renewal that succeeded was sent, by the boot clock.
         self._renewed_at = 0.0
         #: Cancelled when the lead is lost: ends the body of `leading`.
@@ -72,7 +82,7 @@ class LeaderLease:
         """Take the lead, or renew it; False if another has it."""
         sent_at = boot_clock_s()
         (row,) = await self._database.fetch(
-            TAKE_LEAD, self._name, self._names.holder, TTL_S, list(self._names.dead), None
+            TAKE_LEAD, self._name, self._names.owner_id, TTL_S, list(self._names.dead), None
         )
         self.is_led = row["left_s"] > TTL_S - 2 * RENEW_S
         if row["leads"]:
@@ -80,7 +90,7 @@ class LeaderLease:
         return bool(row["leads"])
 
     async def check(self) -> None:
-        """For the leader, before it does anything: renew if overdue, as it is after a freeze; ends it if lost."""
+        """Called by the leader before each action: renews an overdue lease (after a freeze); ends `leading` if lost."""
         if boot_clock_s() - self._renewed_at > TTL_S - RENEW_S and not await self.take():
             await self._lose()
 
@@ -99,7 +109,7 @@ class LeaderLease:
                     await self._lose()
 
     async def give_up(self) -> None:
-        await self._database.execute(GIVE_UP_LEAD, self._name, self._names.holder)
+        await self._database.execute(GIVE_UP_LEAD, self._name, self._names.owner_id)
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -110,12 +120,12 @@ class LeaderLease:
 
     async def _lose(self) -> None:
         self._leading.cancel()
-        await anyio.lowlevel.checkpoint()  # for the leader's own task: it ends here
+        await anyio.lowlevel.checkpoint()  # if this is the leader's own task, the cancellation ends it here
 
 
 @contextlib.asynccontextmanager
 async def leading(lease: LeaderLease, handle: Handle, tasks: TaskGroup) -> AsyncIterator[bool]:
-    """The body runs while this node leads, and is ended when it does not any more; False: asked to stop before that."""
+    """Waits for the lead, runs the body and cancels it when the lead is lost; yields False if stopped before it led."""
     while not await lease.take():
         handle.tell("standing by" if lease.is_led else "no leader", is_impaired=not lease.is_led)
         handle.beat()
@@ -138,7 +148,7 @@ async def leading(lease: LeaderLease, handle: Handle, tasks: TaskGroup) -> Async
 
 @contextlib.asynccontextmanager
 async def leading_once(database: Database, key: int) -> AsyncIterator[Connection | None]:
-    """A session that holds the lock `key`, for a short while and without standing by: None if another holds it."""
+    """A session that holds the advisory lock `key`; None if another holds it: it does not wait."""
     async with database.connection() as session:
         if not await session.fetchval("SELECT pg_try_advisory_lock($1)", key):
             yield None

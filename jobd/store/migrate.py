@@ -50,15 +50,15 @@ class Migration(msgspec.Struct, frozen=True):
 
 def known_migrations() -> list[Migration]:
     """All that this jobd carries, in order; gaps and doubles are a mistake in the package."""
-    found = [
+    migrations = [
         Migration(int(match[1]), match[2], entry.read_text("utf-8"))
         for entry in importlib.resources.files("jobd.store").joinpath("migrations").iterdir()
         if (match := NAME.fullmatch(entry.name))
     ]
-    found.sort(key=lambda migration: migration.number)
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise AssertionError(f"migrations are not numbered 1 to {len(found)}")
-    return found
+    migrations.sort(key=lambda migration: migration.number)
+    if [migration.number for migration in migrations] != list(range(1, len(migrations) + 1)):
+        raise AssertionError(f"migrations are not numbered 1 to {len(migrations)}")
+    return migrations
 
 
 async def pending_migrations(connection: Connection) -> list[Migration]:

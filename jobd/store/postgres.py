@@ -39,7 +39,7 @@ SESSION = {
     "tcp_user_timeout": "15s",
     # The statements are written for one plan each: from the caller's array, row by row, through an index. It costs the
     # same with any number of rows in the table, and it takes row locks in the array's order, so batches cannot
-    # deadlock. The planner must not find another one because a table was empty when it looked.
+    # deadlock. The planner must not choose another one because a table was empty when it planned.
     "plan_cache_mode": "force_generic_plan",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",

@@ -6,18 +6,19 @@ so it can hold a transaction; only verbs of several statements that must commit 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from asyncpg import Record
+    from asyncpg import Record as Row
 
 
 class Session(Protocol):
-    async def fetch(self, query: str, /, *args: object) -> list[Record]: ...
+    async def fetch(self, query: str, /, *args: object) -> list[Row]: ...
 
-    async def fetchrow(self, query: str, /, *args: object) -> Record | None: ...
+    async def fetchrow(self, query: str, /, *args: object) -> Row | None: ...
 
     async def fetchval(self, query: str, /, *args: object) -> object: ...
 
@@ -30,3 +31,7 @@ class Connection(Session, Protocol):
     ) -> AbstractAsyncContextManager[object]:
         """A transaction, or a savepoint inside of one."""
         ...
+
+
+#: Called in the transaction of a change, before it commits, with the number of rows that changed: to record it there.
+BeforeCommit: TypeAlias = "Callable[[Session, int], Awaitable[None]]"

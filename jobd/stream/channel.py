@@ -1,4 +1,4 @@
-"""Hears a channel of Redis while it is asked to, whatever becomes of the server. What is said meanwhile is lost."""
+"""Subscribes to a channel of Redis (pub/sub), again after each loss. What is published meanwhile is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds before a lost subscription is tried again.
 RETRY_S = 0.5
-#: How long one look at the channel waits.
+#: Seconds that one read of the channel waits for a message.
 LOOK_S = 2.0
 
 

@@ -16,7 +16,7 @@ from jobd.stream.keys import PROBE
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-#: Streams with everything the relay asks of them.
+#: Oldest versions whose streams and commands the relay can use.
 MIN_VERSION = {"redis": (7, 0), "valkey": (7, 2)}
 #: Seconds that a command of Redis may take.
 TIMEOUT_S = 10.0
@@ -25,7 +25,7 @@ CLOSE_S = 1.0
 
 
 class Transport:
-    """A client that comes and goes with its server; whoever uses it while it is away gets `ServerDown`."""
+    """A client that comes and goes with its server; using it while the server is away raises `ServerDown`."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -89,8 +89,8 @@ async def check_server(client: redis.asyncio.Redis, url: str) -> None:
     kind = "valkey" if "valkey_version" in info else "redis"
     version = tuple(int(part) for part in str(info[f"{kind}_version"]).split(".")[:2])
     if version < MIN_VERSION[kind]:
-        found, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_VERSION[kind]))
-        raise ServerRefused(f"{where}: {kind} {found} is too old; {needed} or newer is needed")
+        present, needed = (".".join(map(str, numbers)) for numbers in (version, MIN_VERSION[kind]))
+        raise ServerRefused(f"{where}: {kind} {present} is too old; {needed} or newer is needed")
     if info.get("role") != "master":
         raise ServerRefused(f"{where}: this is a replica; point it at the primary")
     if info.get("cluster_enabled"):

@@ -16,13 +16,14 @@ FORGET = script("forget_consumers")
 
 
 async def has_raw_workers(client: redis.asyncio.Redis, stream: str) -> bool:
-    """Whether one has read from the stream since its group was made; none has if there is no stream."""
+    """Whether a raw worker has read from the stream since its group was made; False without a stream."""
     return any(not is_own(consumer["name"]) for consumer in await _consumers(client, stream))
 
 
 async def own_consumers(client: redis.asyncio.Redis, stream: str) -> list[bytes]:
     """Those of jobd, of this and of other nodes, alive or dead, that have messages in hand."""
-    return [one["name"] for one in await _consumers(client, stream) if is_own(one["name"]) and one["pending"]]
+    consumers = await _consumers(client, stream)
+    return [consumer["name"] for consumer in consumers if is_own(consumer["name"]) and consumer["pending"]]
 
 
 async def forget_consumers(client: redis.asyncio.Redis, stream: str, silent_s: float) -> int:

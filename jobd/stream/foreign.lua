@@ -1,5 +1,5 @@
--- The messages that workers other than jobd's own have in hand, or have acknowledged since anyone looked: all of them,
--- however many messages jobd's own consumers have in hand. Reads only.
+-- The messages that raw workers have in hand (pending), or have acknowledged since the last check: all of them, however many
+-- messages jobd's own consumers have in hand. Reads only.
 --
 -- KEYS[1]  a job stream
 -- ARGV[1]  how many messages are asked for at once

@@ -1,8 +1,8 @@
--- Removes consumers of jobd's own that have nothing in hand and have not been heard of for long: each start of jobd makes
--- one. A live one that had nothing to read for so long is made again by its next read.
+-- Removes jobd's own consumers that have no pending messages and have been idle for long: each start of jobd makes one.
+-- A live consumer that is removed is made again by its next read.
 --
 -- KEYS[1]  a job stream
--- ARGV[1]  for how many ms they must have been silent
+-- ARGV[1]  idle time in ms from which on a consumer is removed
 -- returns  how many
 
 local stream, silent_ms = KEYS[1], tonumber(ARGV[1])

@@ -30,9 +30,13 @@ RUN = "jobd:run"
 PROBE = "jobd:probe"
 #: Before the name of a key of the wrong type that stood in the way of a stream or hash, and was moved.
 ASIDE_PREFIX = "jobd:aside:"
-#: The channel on which the relay tells the nodes which jobs have new events.
+#: A hash of fences: queue -> number of the mode (`queues.mode_no`) below which nothing is offered; see project.lua.
+MODES = "jobd:modes"
+#: The channel on which the relay publishes which jobs have new events.
 TOLD = "jobd:told"
-#: The channel on which a node tells the one that relays that it has committed something.
+#: The channel on which the relay publishes which queues in mode `direct` have jobs to be taken.
+WORK = "jobd:work"
+#: The channel on which a node wakes the node that relays, after a commit.
 WAKE = "jobd:wake"
 
 _STREAM = "jobs:stream"

@@ -33,9 +33,9 @@ STEPS = ((0.85, 1), (0.7, 10), (0.5, 60))
 NEARLY_FULL = 0.9
 #: Share of `maxmemory` down to which room is made.
 ROOMY = 0.6
-#: Shortest time between two rounds of making room: each looks at every key.
+#: Shortest time in seconds between two rounds of making room: each scans every key.
 ROUND_S = 5.0
-#: Keys that are looked at in one call.
+#: Keys of one SCAN call.
 PAGE = 500
 #: Event streams smaller than this are left alone, in bytes: cutting them down would free next to nothing.
 SMALL = 4096
@@ -96,8 +96,8 @@ class Memory:
             pipeline: Any = client.pipeline(transaction=False)
             for key in keys:
                 pipeline.hget(key, "status")
-            found = zip(keys, await pipeline.execute(raise_on_error=False), strict=True)
-            finished = [key for key, status in found if status in (b"done", b"error", b"canceled")]
+            statuses = zip(keys, await pipeline.execute(raise_on_error=False), strict=True)
+            finished = [key for key, status in statuses if status in (b"done", b"error", b"canceled")]
             if finished:
                 await client.unlink(*finished, *(key + EVENTS_SUFFIX.encode() for key in finished))
             count += len(finished)
@@ -105,7 +105,7 @@ class Memory:
 
 
 async def _used(client: redis.asyncio.Redis) -> tuple[int, int]:
-    """Bytes in use, and how many there may be (0: however many)."""
+    """Bytes in use, and the limit (0: none)."""
     info: dict[str, Any] = await client.info("memory")
     return int(info["used_memory"]), int(info.get("maxmemory", 0))
 

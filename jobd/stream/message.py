@@ -8,6 +8,7 @@ from uuid import UUID
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: Largest enqueue id, an int4 in Postgres.
 LARGEST = (1 << 31) - 1
 
 

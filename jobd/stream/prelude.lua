@@ -29,3 +29,13 @@ local function last_delivered(stream)
     return nil
 end
 
+
+-- Takes a message back, so that its job can be offered again.
+local function take_back(stream, entry)
+    redis.call('XACK', stream, GROUP, entry[1])
+    redis.call('XDEL', stream, entry[1])
+    local job_id = as_table(entry[2])['job_id']
+    if job_id then
+        redis.pcall('HDEL', JOB .. job_id, 'jobd_offered', 'jobd_message')
+    end
+end

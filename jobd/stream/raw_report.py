@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ERROR_BYTES = 32 * 1024
 #: Characters of a consumer's name, as of the `worker_id` of an HTTP worker.
 CONSUMER_CHARS = 128
-#: Longest field of an event that is looked at before it is cut, in bytes: of a ts, a type or a step.
+#: Bytes of an event's ts, type or step that are read; the rest is cut off before it is decoded.
 FIELD_BYTES = 1024
 
 _encode = msgspec.json.Encoder().encode

@@ -26,20 +26,23 @@ from redis.exceptions import ResponseError
 
 from jobd.engine.engine import is_item_error
 from jobd.engine.results import ResultNotKept
+from jobd.host.logs import job_fields
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.claim import Ask, ClaimedJob, claims_that_stand
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, EventBatch, OutOfStep, append_events
 from jobd.lifecycle.fail import Failure
-from jobd.lifecycle.heartbeat import Beat
+from jobd.lifecycle.lease import LeaseProof
+from jobd.lifecycle.notices import EMITTED
 from jobd.lifecycle.publish import queues_with_work
 from jobd.lifecycle.read import note_raw_workers, read_jobs
 from jobd.store.leader import LeaderLease, leading
 from jobd.stream import connection as redis_connection
+from jobd.stream.changes import correction_of
 from jobd.stream.consumers import has_raw_workers
 from jobd.stream.keys import EPOCH, GROUP, events_key, job_key, stream_of
 from jobd.stream.message import read_message
-from jobd.stream.project import TRIM, EpochChanged, Projector, correction_of
+from jobd.stream.project import TRIM, EpochChanged, Projector
 from jobd.stream.raw_report import error_in, event_in, owner_of, result_in
 from jobd.stream.scripts import script
 from jobd.tasks.failure import error_text
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from jobd.engine.results import Results
     from jobd.lifecycle.events import Answer
     from jobd.lifecycle.read import Job
-    from jobd.store.leader import Names
+    from jobd.store.leader import OwnerNames
     from jobd.store.postgres import Database
     from jobd.store.session import Session
     from jobd.stream.connection import Transport
@@ -69,13 +72,13 @@ LOOK_S = 0.25
 IDLE_LOOK_S = 1.0
 #: Pending messages that are read at a time.
 PAGE = 1000
-#: How many times in a lease time it is noted which queues raw workers read.
+#: Times within `leases.ttl_s` that Postgres is updated with the queues that raw workers read.
 NOTES_PER_LEASE = 20
-#: Bytes of a raw worker's events at which its stream is shortened, and to which; as in project.lua.
+#: High-water mark of a raw worker's events in Redis in bytes, and what is left after trimming; as in project.lua.
 MOST_EVENT_BYTES, KEPT_EVENT_BYTES = 1 << 20, 1 << 18
-#: Of the ids that Redis gives to what is written within one millisecond.
+#: Largest second half of a stream id (`<ms>-<sequence>`), an unsigned 64-bit number.
 LARGEST_SEQUENCE = (1 << 64) - 1
-#: How long what a zombie writes is put right, in lease times.
+#: How long what a zombie (a worker that has lost its lease) writes is corrected, in multiples of `leases.ttl_s`.
 ZOMBIE_LEASES = 10
 
 
@@ -86,11 +89,11 @@ class _Raw:
         self.stream = stream
         self.message_id = message_id
         self.job = job
-        #: What its hash and events showed when they last moved.
+        #: Time of the hash and id of the newest event at the last check; another value is a heartbeat.
         self.signs: tuple[object, ...] = ()
-        #: The last of its events that was kept, and how many. What it writes comes after the message that it took, or
-        #: in the same millisecond.
+        #: The last of its events that Postgres has; at first an id before the millisecond of the message that it took.
         self.last_event_id = f"{int(message_id.partition('-')[0]) - 1}-{LARGEST_SEQUENCE}"
+        #: Number of its events that Postgres has.
         self.emitted_n = 0
         #: Bytes of its events that were kept in Postgres since its stream was last shortened.
         self.event_bytes = 0
@@ -104,7 +107,7 @@ class RawWorkers:
         transport: Transport,
         config: Callable[[], Config],
         results: Results,
-        names: Names | None = None,
+        names: OwnerNames | None = None,
     ) -> None:
         self._engine = engine
         self._database = database
@@ -113,11 +116,12 @@ class RawWorkers:
         self._config = config
         self._results = results
         self._held: dict[tuple[str, str], _Raw] = {}
-        #: When it is noted again which queues raw workers read.
+        #: When Postgres is next updated with the queues that raw workers read.
         self._note_at = 0.0
         #: Jobs that raw workers have lost, and until when they are watched.
         self._zombies: dict[UUID, float] = {}
-        #: What showed that the hash of such a job was right: results may be large, and are read once for each change.
+        #: Version, status, time and lengths of the hash of such a job when it was right: its result, which may be
+        #: large, is read again only after one of them has changed.
         self._right: dict[UUID, object] = {}
 
     async def run(self, handle: Handle) -> None:
@@ -149,7 +153,7 @@ class RawWorkers:
             await self._meet_new_ones(session, stream_of(queue))
         if self._held:
             ended = await self._look_at_hashes()
-            await self._keep_events(session)  # whatever was written before an end that was seen
+            await self._keep_events(session)  # after the check of the hashes: nothing before a final status is missed
             for raw, status in ended:
                 await self._end(raw, status)
         if self._zombies:
@@ -158,16 +162,16 @@ class RawWorkers:
     # -- claims ------------------------------------------------------------------------------------------------
 
     async def _meet_new_ones(self, session: Session, stream: str) -> None:
-        """Claim for each message that a raw worker has in hand, or has had: a quick one is done before we look."""
+        """Claim for each message that a raw worker has in hand, or has acknowledged since the last check."""
         client = self._transport.client
         try:
             held = [message_id for where, message_id in self._held if where == stream]
-            found: Any = await client.register_script(FOREIGN)(keys=[stream], args=[PAGE, *held])
+            messages: Any = await client.register_script(FOREIGN)(keys=[stream], args=[PAGE, *held])
         except ResponseError as error:
             log.debug("no raw workers on %s: %s", stream, error)  # the stream is being created again
             return
         asks: list[Ask] = []
-        for message_id, consumer, job_id, enqueue_id in found:
+        for message_id, consumer, job_id, enqueue_id in messages:
             message = read_message({b"job_id": job_id, b"enqueue_id": enqueue_id})
             if message is None:
                 await self._settle(stream, message_id.decode())
@@ -192,7 +196,8 @@ class RawWorkers:
             if job is not None and ask.stream is not None and ask.message_id is not None:
                 self._held[ask.stream, ask.message_id] = _Raw(ask.stream, ask.message_id, job)
             elif not isinstance(answer, Exception) and ask.stream is not None and ask.message_id is not None:
-                log.info("raw worker %s has a message of a job that is not to be had", ask.owner_id)
+                fields = job_fields(ask.job_id)
+                log.info("raw worker %s has a message of a job that is not to be had", ask.owner_id, extra=fields)
                 self._watch_zombie(ask.job_id)
                 await self._settle(ask.stream, ask.message_id)
 
@@ -209,11 +214,14 @@ class RawWorkers:
             pipeline = self._transport.client.pipeline(transaction=False)
             for raw in raws:
                 pipeline.xrange(events_key(raw.job.job_id), f"({raw.last_event_id}", count=CHUNK_EVENTS)
-            found = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
-            whole = [(raw, entries) for raw, entries in found if entries and not isinstance(entries, Exception)]
+            answered = zip(raws, await pipeline.execute(raise_on_error=False), strict=True)
+            whole = [(raw, entries) for raw, entries in answered if entries and not isinstance(entries, Exception)]
             chunks = [(raw, _chunk_of(entries)) for raw, entries in whole]
             batches = [_batch_of(raw, entries) for raw, entries in chunks]
-            answers = iter(await self._append(session, [one for one in batches if one.events]))
+            not_empty = [batch for batch in batches if batch.events]
+            kept = await self._append(session, not_empty)
+            self._engine.notify(EMITTED, not_empty, kept)
+            answers = iter(kept)
             for (raw, entries), batch in zip(chunks, batches, strict=True):
                 answer = next(answers) if batch.events else None
                 _move_on(raw, entries, batch, answer)
@@ -230,7 +238,7 @@ class RawWorkers:
         await trim(keys=[events_key(raw.job.job_id)], args=[KEPT_EVENT_BYTES, raw.last_event_id])
 
     async def _append(self, session: Session, batches: Sequence[EventBatch]) -> list[Answer | None]:
-        """Keep them; those of a job that Postgres refuses after all are not."""
+        """Store them in Postgres; None for a batch that Postgres refuses."""
         limit = self._engine.events_limit()
         try:
             return [*await append_events(session, batches, limit=limit, seen=True)]
@@ -251,7 +259,7 @@ class RawWorkers:
     # -- heartbeats and ends -----------------------------------------------------------------------------------
 
     async def _look_at_hashes(self) -> list[tuple[_Raw, bytes]]:
-        """Renew the leases of those who move; those who have ended, and how."""
+        """Renew the leases of those whose hash or events have changed; return those who have ended, and how."""
         raws = list(self._held.values())
         pipeline = self._transport.client.pipeline(transaction=False)
         for raw in raws:
@@ -280,8 +288,9 @@ class RawWorkers:
         """Carry the end of one job into Postgres. Whatever is wrong with it, the other jobs go on."""
         try:
             answer = await self._report(raw, status)
-        except Exception as failure:  # one that stays so ends with its lease
-            log.debug("the end of %s is reported later: %s", raw.job.job_id, failure)
+        except Exception as failure:  # tried again at the next check; if it never succeeds, the lease expires
+            fields = job_fields(raw.job.job_id, raw.job.attempt_no, raw.job.traceparent)
+            log.debug("the end of a job is reported later: %s", failure, extra=fields)
             return
         del self._held[raw.stream, raw.message_id]
         if not answer.ok:
@@ -324,14 +333,14 @@ class RawWorkers:
         return Completion(**asdict(raw.job.held), result=text, result_ref=ref)
 
     async def _field(self, raw: _Raw, name: str) -> bytes:
-        found: Any = await self._transport.client.hget(job_key(raw.job.job_id), name)
-        return found or b""
+        value: Any = await self._transport.client.hget(job_key(raw.job.job_id), name)
+        return value or b""
 
     async def _fail(self, raw: _Raw, error: str, *, retryable: bool = False) -> Any:
         return await self._engine.fail(Failure(**asdict(raw.job.held), error=error, retryable=retryable))
 
     async def _beat(self, raws: Sequence[_Raw]) -> None:
-        beats = [Beat(job_id=raw.job.job_id, lease_token=raw.job.lease_token) for raw in raws]
+        beats = [LeaseProof(resource_id=raw.job.job_id, lease_token=raw.job.lease_token) for raw in raws]
         for raw, answer in zip(raws, await self._engine.heartbeat(beats), strict=True):
             if isinstance(answer, LeaseLost):
                 del self._held[raw.stream, raw.message_id]
@@ -343,7 +352,7 @@ class RawWorkers:
         self._zombies[job_id] = time.monotonic() + ZOMBIE_LEASES * self._config().leases.ttl_s
 
     async def _put_right(self, session: Session) -> None:
-        """Where the hash of a lost job says something else than Postgres, Postgres is published again."""
+        """Publish the jobs again whose hash, written by a worker that had lost them, differs from Postgres."""
         now = time.monotonic()
         self._zombies = {job_id: until for job_id, until in self._zombies.items() if until > now}
         self._right = {job_id: signs for job_id, signs in self._right.items() if job_id in self._zombies}
@@ -359,7 +368,7 @@ class RawWorkers:
             log.warning("put right %d jobs that a raw worker wrote to after it had lost them", len(wrong))
 
     async def _says_otherwise(self, job: Job) -> bool:
-        """Whether it says something else than a correction would; not before the relay has published the job."""
+        """Whether the hash differs from what a correction would write; False until the relay has published the job."""
         correction = correction_of(job)
         right = dict(zip(correction.fields[::2], correction.fields[1::2], strict=True))
         client, key, names = self._transport.client, job_key(job.id), ["status", "result", "error"]
@@ -376,7 +385,7 @@ class RawWorkers:
 
 
 def _chunk_of(entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) -> Sequence[tuple[bytes, dict[bytes, bytes]]]:
-    """As many as a chunk takes of them."""
+    """The first entries, up to the size of a chunk (CHUNK_BYTES), and at least one."""
     sizes = accumulate(sum(map(len, fields.values())) for _, fields in entries)
     return entries[: 1 + sum(size < CHUNK_BYTES for size in sizes)]
 
@@ -387,7 +396,7 @@ def _batch_of(raw: _Raw, entries: Sequence[tuple[bytes, dict[bytes, bytes]]]) ->
 
 
 def _move_on(raw: _Raw, entries: Sequence[tuple[bytes, Any]], batch: EventBatch, answer: Answer | None) -> None:
-    """Past what was kept. Whoever counts otherwise was seen by another jobd before: its count holds from here on."""
+    """Advance past the entries that were kept. After OutOfStep another node has kept some: take over its count."""
     if isinstance(answer, OutOfStep):
         raw.emitted_n = answer.emitted_n
     elif answer is not None:

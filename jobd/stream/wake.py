@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Wakeups that come closer together than this are passed on as one.
+#: Debounce in seconds: wakeups that come closer together than this are passed on as one.
 PAUSE_S = 0.005
 #: Longest wait for a wakeup in seconds before the loop goes round.
 LOOK_S = 1.0

@@ -13,14 +13,6 @@ if not last then
     return 0 -- no stream, or nobody to read it yet
 end
 
-local function take_back(entry)
-    redis.call('XDEL', stream, entry[1])
-    local job_id = as_table(entry[2])['job_id']
-    if job_id then
-        redis.pcall('HDEL', JOB .. job_id, 'jobd_offered', 'jobd_message')
-    end
-end
-
 -- A raw worker writes the hash itself, and Postgres does not know it yet: it is believed in the new epoch.
 local function adopt(entry, is_raw)
     local fields = as_table(entry[2])
@@ -38,7 +30,7 @@ end
 
 local unread = redis.call('XRANGE', stream, '(' .. last, '+')
 for _, entry in ipairs(unread) do
-    take_back(entry)
+    take_back(stream, entry)
 end
 
 if epoch ~= '' then
@@ -53,7 +45,7 @@ if epoch ~= '' then
         if has_raw_workers or pending then
             adopt(entry, not pending or not is_own(pending[2]))
         else
-            take_back(entry)
+            take_back(stream, entry)
         end
     end
 end

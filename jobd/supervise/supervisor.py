@@ -2,9 +2,9 @@
 
 A service that ends unasked is started again as `restart.py` decides, and everything that stands on it is ended and
 started again behind it. A needed service that keeps failing ends the whole program (`GaveUp`): a new process may do
-better, and whoever started this one hears of it. One that is not needed is tried again for ever; jobd is degraded
+better, and the service manager sees the exit code. One that is not needed is tried again for ever; jobd is degraded
 without it. `StartRefused` ends the program at once (a second try would meet the same wall), unless jobd was ready
-before and the service is not needed. A drain goes through the phases one by one; whoever has not returned by
+before and the service is not needed. A drain goes through the phases one by one; a service that has not returned by
 the deadline is cancelled. The servers come last and have `SERVER_STOP_S` of their own.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FLUSH_S = 0.5
 #: What the servers get to stop, after the drain's own time.
 SERVER_STOP_S = 4.0
-#: How often stuck services are looked for when systemd does not set the pace.
+#: Seconds between two checks for stuck services when systemd's watchdog does not set the interval.
 WATCH_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ class _Cell:
         self.state = State.WAITING
         self.error = ""
         self.failures = Failures()
+        #: Number of runs that were begun.
+        self.runs = 0
         self.handle: Handle | None = None
         self.stop_asked = anyio.Event()
         #: Cancelled to end the present run, or the present wait before the next.
@@ -95,6 +97,10 @@ class Supervisor:
     def notes(self) -> dict[str, str]:
         """Each service's state, or what a ready one says of itself."""
         return {name: cell.note or cell.state.value for name, cell in self._cells.items()}
+
+    def restarts(self) -> dict[str, int]:
+        """How often each service was started again: after a failure of its own or of one that it needs."""
+        return {name: max(0, cell.runs - 1) for name, cell in self._cells.items()}
 
     def is_ready(self) -> bool:
         """Every needed service is up, and each of the others is up or has failed (see `is_degraded`)."""
@@ -172,6 +178,7 @@ class Supervisor:
     async def _run_once(self, cell: _Cell) -> Exception | None:
         """One run; None if it ended as it should: asked to stop, or cut short with what it stands on."""
         cell.state = State.STARTING
+        cell.runs += 1
         cell.interrupted = False
         cell.handle = Handle(lambda: self._is_up(cell))
         error: Exception | None = None

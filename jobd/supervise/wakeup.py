@@ -14,6 +14,11 @@ class Wakeup:
     def set(self) -> None:
         self._event.set()
 
+    def clear(self) -> None:
+        """Forget a wakeup that was set: what it was about is going to be seen in any case."""
+        if self._event.is_set():
+            self._event = anyio.Event()
+
     async def set_when(self, event: anyio.Event) -> None:
         """Set this wakeup when the event happens, which is usually the stop of a service."""
         await event.wait()

@@ -39,12 +39,14 @@ def task(
     queue: str = "default",
     timeout_s: float | None = None,
     max_attempts: int | None = None,
+    max_interruptions: int | None = None,
     retry_base_s: float | None = None,
     retry_cap_s: float | None = None,
     lease_ttl_s: int | None = None,
     isolate: bool = False,
     recycle_jobs: int = 0,
     memory_mb: int = 0,
+    needs_memory_mb: int = 0,
 ) -> Callable[[F], F]: ...
 
 
@@ -56,12 +58,14 @@ def task(
     queue: str = "default",
     timeout_s: float | None = None,
     max_attempts: int | None = None,
+    max_interruptions: int | None = None,
     retry_base_s: float | None = None,
     retry_cap_s: float | None = None,
     lease_ttl_s: int | None = None,
     isolate: bool = False,
     recycle_jobs: int = 0,
     memory_mb: int = 0,
+    needs_memory_mb: int = 0,
 ) -> Any:
     """Make a function of a module a task, named like it unless `name` says otherwise.
 
@@ -70,29 +74,31 @@ def task(
     """
 
     def declare(function: F) -> F:
-        made = Task(
+        settings = Task(
             run="python",
             handler=f"{function.__module__}:{function.__name__}",
             queue=queue,
             timeout_s=Task(run="mock").timeout_s if timeout_s is None else timeout_s,
             max_attempts=max_attempts,
+            max_interruptions=max_interruptions,
             retry_base_s=retry_base_s,
             retry_cap_s=retry_cap_s,
             lease_ttl_s=lease_ttl_s,
             isolate=isolate,
             recycle_jobs=recycle_jobs,
             memory_mb=memory_mb,
+            needs_memory_mb=needs_memory_mb,
         )
-        DECLARED.append(_declared(function, name, made))
+        DECLARED.append(_declared(function, name, settings))
         return function
 
     return declare if function is None else declare(function)
 
 
-def _declared(function: Callable[..., Any], name: str | None, made: Task) -> Declared:
+def _declared(function: Callable[..., Any], name: str | None, settings: Task) -> Declared:
     name = function.__name__ if name is None else name
     if not re.fullmatch(NAME_PATTERN, name):
         raise ValueError(f"@task: a task's name is 1 to 64 of a-z 0-9 _ . - (got {name!r}); give one with name=")
     if "." in function.__qualname__:
         raise ValueError(f"@task: {function.__qualname__} must stand in its module, not in a class or function")
-    return Declared(name, function.__module__, made)
+    return Declared(name, function.__module__, settings)

@@ -1,6 +1,7 @@
 """Events that running jobs emit, from any thread, and the one task that writes them to the event log for all jobs.
 
-`EventBuffer.emit` never waits. A buffer is bounded: at `MOST_WAITING` events the oldest log lines and tokens are
+`EventBuffer.emit` never waits. A buffer is bounded: at `MOST_WAITING` events adjacent deltas of an answer are joined,
+so that a reader who adds them up misses none. When that does not help, the oldest log lines and then deltas are
 dropped, and one `dropped` event says how many. A chunk that was sent is kept unchanged until it is answered and carries
 the number of events before it, so a chunk that is sent twice is stored once.
 """
@@ -18,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from jobd.errors import JobdError
+from jobd.host.logs import job_fields
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.events import CHUNK_BYTES, CHUNK_EVENTS, DROPPED_FIRST, EventBatch, OutOfStep
+from jobd.openai.deltas import DELTA_TYPES
 from jobd.tasks.event_check import checked_event
+from jobd.tasks.event_join import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,9 +35,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Events of one attempt that wait to be written; beyond it the oldest are dropped.
+#: Events of one attempt that wait to be written; beyond it they are joined or dropped.
 MOST_WAITING = 1000
-#: Seconds between two writes, so that many small events share a transaction; the first is written at once.
+#: Deltas that must have come since the last joining before another is tried, as it looks at all that wait.
+JOIN_AFTER = 250
+#: Seconds between two writes, so that many small events share a transaction; the first is written at once, and so is
+#: the first delta of an answer.
 PAUSE_S = 0.05
 #: Seconds between a write that failed and the next.
 RETRY_S = 0.5
@@ -42,13 +49,17 @@ RETRY_S = 0.5
 class EventBuffer:
     """Events of one attempt that are not written yet."""
 
-    def __init__(self, job: ClaimedJob, on_lost: Callable[[], None], wake: Callable[[EventBuffer], None]) -> None:
+    def __init__(self, job: ClaimedJob, on_lost: Callable[[], None], wake: Callable[[EventBuffer, bool], None]) -> None:
         self._job = job
         self._on_lost = on_lost
         self._wake = wake
         self._lock = threading.Lock()
         self._waiting: deque[HandlerEvent] = deque()
         self._dropped = 0
+        #: Deltas that came since the last joining.
+        self._unjoined = 0
+        #: Whether the first delta was emitted.
+        self._has_begun = False
         #: The chunk that was sent and is not answered yet.
         self._sent: list[HandlerEvent] = []
         self._told_n = 0
@@ -67,9 +78,12 @@ class EventBuffer:
         event = checked_event(kind, step, data)
         with self._lock:
             self._waiting.append(event)
+            self._unjoined += kind in DELTA_TYPES
             if len(self._waiting) > MOST_WAITING:
-                self._drop_oldest()
-        self._wake(self)
+                self._make_room()
+        is_first = not self._has_begun and kind in DELTA_TYPES
+        self._has_begun = self._has_begun or is_first
+        self._wake(self, is_first)
 
     def close(self) -> None:
         """Drop what is not written yet, and ignore what is emitted from now on."""
@@ -100,7 +114,8 @@ class EventBuffer:
             self._sent = self._sent[max(0, answer.emitted_n - self._told_n) :]
             self._told_n = answer.emitted_n
         elif isinstance(answer, Exception):
-            log.warning("events of job %s were dropped: %s", self._job.job_id, type(answer).__name__)
+            fields = job_fields(self._job.job_id, self._job.attempt_no, self._job.traceparent)
+            log.warning("events of a job were dropped: %s", type(answer).__name__, extra=fields)
             self._dropped += len(self._sent)
             self._sent = []
         else:
@@ -119,8 +134,21 @@ class EventBuffer:
             size += len(bytes(chunk[-1].data))
         return chunk
 
+    def _make_room(self) -> None:
+        if self._unjoined >= JOIN_AFTER:
+            self._waiting = joined(self._waiting)
+            self._unjoined = 0
+        while len(self._waiting) > MOST_WAITING:
+            self._drop_oldest()
+
     def _drop_oldest(self) -> None:
-        n = next((n for n, event in enumerate(self._waiting) if event.type in DROPPED_FIRST), 0)
+        """Log lines before deltas, which add up to an answer, and both before anything else."""
+        types = [event.type for event in self._waiting]
+        n = (
+            types.index("log")
+            if "log" in types
+            else next((n for n, kind in enumerate(types) if kind in DROPPED_FIRST), 0)
+        )
         del self._waiting[n]
         self._dropped += 1
 
@@ -210,15 +238,18 @@ class EventSink:
                 buffer.emptied.set()
         return all(settled)
 
-    def _wake(self, buffer: EventBuffer) -> None:
-        if buffer in self._dirty:
+    def _wake(self, buffer: EventBuffer, hurry: bool) -> None:
+        """There is something to write; `hurry`: somebody waits for it, as for the first delta of an answer."""
+        if buffer in self._dirty and not hurry:
             return
         self._dirty.add(buffer)
         if threading.get_ident() == self._thread:
-            self._called.set()
+            self._call(hurry)
         elif self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended: nothing is written any more
-                self._loop.call_soon_threadsafe(self._call)
+                self._loop.call_soon_threadsafe(self._call, hurry)
 
-    def _call(self) -> None:
+    def _call(self, hurry: bool) -> None:
         self._called.set()
+        if hurry:
+            self._hurried.set()

@@ -16,14 +16,16 @@ if sys.version_info < (3, 11):
 
 #: Longest error code in characters.
 CODE_CHARS = 128
+#: Bytes of an error message that are stored; the rest is cut.
 MESSAGE_BYTES = 4 * 1024
+#: Last bytes of a stack trace that are stored; what comes before is cut.
 STACK_BYTES = 16 * 1024
 
 
 def failure_of(error: BaseException) -> TaskFailed:
     """What an exception of a runner or a handler means for the attempt."""
     if isinstance(error, BaseExceptionGroup):
-        error = _telling_leaf(error)
+        error = _task_failed_in(error)
     if isinstance(error, TaskFailed):
         return error
     message = f"{type(error).__name__}: {_text(error)}".removesuffix(": ")
@@ -42,8 +44,8 @@ def error_text(failed: TaskFailed) -> str:
     return msgspec.json.encode(error, order="deterministic").decode()
 
 
-def _telling_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """A failure that was raised on purpose among several, else the group itself."""
+def _task_failed_in(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first TaskFailed in an exception group, else the group itself."""
     leaves: list[BaseException] = [group]
     while leaves:
         leaf = leaves.pop(0)

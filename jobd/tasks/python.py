@@ -23,6 +23,7 @@ import anyio
 import msgspec
 
 from jobd.errors import ConfigError
+from jobd.host.logs import job_fields
 from jobd.tasks.runner import Runner, TaskFailed
 from jobd.tasks.threads import Threads
 
@@ -37,8 +38,13 @@ log = logging.getLogger(__name__)
 
 def python_runner(name: str, handler: str) -> Runner:
     """The runner of task `name`; raises ConfigError if there is no such function or it cannot be called."""
-    function = find_function(handler, f"tasks.{name}.handler")
-    kind = payload_type(function, f"tasks.{name}.handler")
+    key = f"tasks.{name}.handler"
+    return function_runner(name, find_function(handler, key), key)
+
+
+def function_runner(name: str, function: Callable[..., Any], key: str) -> Runner:
+    """The runner of a function; `key` names it in a ConfigError."""
+    kind = payload_type(function, key)
     if is_async(function):
         return AsyncRunner(function, kind)
     return ThreadRunner(name, function, kind)
@@ -91,7 +97,7 @@ class ThreadRunner(_PythonRunner):
             log.warning(
                 "the handler of %s goes on in its thread although its attempt has ended; its slot waits for it",
                 context.task,
-                extra={"job": str(context.job_id)},
+                extra=job_fields(context.job_id, context.attempt, context.traceparent),
             )
             await call.over.wait()
         self._left.pop(context, None)
@@ -158,7 +164,7 @@ def typed(payload: Mapping[str, Any], kind: type[msgspec.Struct] | None) -> Any:
 def _resolved(function: Callable[..., Any], name: str) -> Any:
     """An annotation that is text, as all are with `from __future__ import annotations`.
 
-    The others may name what is there for type checkers only, so only this one is looked at.
+    The others may name what is imported for type checkers only, so only this one is evaluated.
     """
     text = inspect.unwrap(function).__annotations__[name]
     try:

@@ -21,6 +21,7 @@ import msgspec
 
 from jobd.config.model import BUILTIN_TASKS, Config, Task, broken_rules
 from jobd.errors import ConfigError
+from jobd.openai.models import with_model_tasks
 from jobd.tasks.command.workdir import ATTEMPTS, clear_leftovers
 from jobd.tasks.declared import DECLARED
 from jobd.tasks.mock import MockRunner
@@ -37,26 +38,27 @@ log = logging.getLogger(__name__)
 
 
 def with_declared_tasks(config: Config) -> Config:
-    """The configuration with the tasks that the modules of `tasks_from` declare."""
+    """The configuration with the tasks that its models need and that the modules of `tasks_from` declare."""
+    config = with_model_tasks(config)
     if not config.tasks_from:
         return config
     for module in config.tasks_from:
         import_module(module, "tasks_from")
-    found: dict[str, Declared] = {}
+    by_name: dict[str, Declared] = {}
     for declared in _declared_in(config.tasks_from):
-        first = found.setdefault(declared.name, declared)
+        first = by_name.setdefault(declared.name, declared)
         if first.task.handler != declared.task.handler:
             raise ConfigError(
                 f"tasks_from: {first.task.handler} and {declared.task.handler} both declare task {declared.name};"
                 " rename one of them"
             )
-    wanted = {name: declared.task for name, declared in found.items() if not _is_configured(config, name)}
+    wanted = {name: declared.task for name, declared in by_name.items() if not _is_configured(config, name)}
     merged = msgspec.structs.replace(config, tasks={**config.tasks, **wanted})
     try:
         merged = msgspec.convert(msgspec.to_builtins(merged), Config)
     except msgspec.ValidationError as error:
         raise ConfigError(f"tasks_from: a task declares what cannot be: {error}") from None
-    for rule in broken_rules(merged):
+    for rule in broken_rules(msgspec.structs.replace(merged, tasks_from=())):  # all of their tasks are known now
         raise ConfigError(f"tasks_from: {rule.message}")
     return merged
 
@@ -73,10 +75,13 @@ def _is_configured(config: Config, name: str) -> bool:
     return there is not None and not (name in BUILTIN_TASKS and there == Task(run="mock"))
 
 
-def make_runners(config: Config) -> dict[str, Runner]:
-    """The runner of every task that slots of this process may meet; raises ConfigError for one that cannot be made."""
+def make_runners(config: Config, *, is_start: bool = True) -> dict[str, Runner]:
+    """The runner of every task that slots of this process may meet; raises ConfigError for one that cannot be made.
+
+    Not `is_start`: jobs of this process run already, with other runners.
+    """
     # Of a killed jobd with another configuration, too: this one may run no commands any more, or have no slots.
-    if ended := clear_leftovers(Path(config.data_dir) / ATTEMPTS):
+    if is_start and (ended := clear_leftovers(Path(config.data_dir) / ATTEMPTS)):
         log.warning("ended %d processes that a killed jobd had left running", ended)
     if not any(queue.slots for queue in config.queues.values()):
         return {}
@@ -95,7 +100,7 @@ def _runner(name: str, task: Task, config: Config, watchdog: Watchdog) -> Runner
     if task.run == "python":
         from jobd.tasks.isolated.runner import IsolatedRunner
 
-        return IsolatedRunner(name, task, Path(config.data_dir), watchdog)
+        return IsolatedRunner(name, task, Path(config.data_dir), watchdog, clear=False)
     if task.run == "command":
         from jobd.tasks.command.runner import CommandRunner
 

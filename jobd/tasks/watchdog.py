@@ -46,7 +46,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        #: Time by which each mark must be gone, kept to tell a restarted watchdog process.
+        #: Time by which each mark must be gone, kept to send it to a watchdog process that was restarted.
         self._ends: dict[int, float] = {}
 
     @contextlib.contextmanager

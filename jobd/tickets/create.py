@@ -14,7 +14,6 @@ from jobd.tickets.read import ticket_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from jobd.config.model import Config
@@ -32,7 +31,6 @@ async def create(
     created_by: str,
     config: Config,
     ticket_id: UUID | None = None,
-    now: datetime | None = None,
 ) -> wire.Ticket:
     """Write a ticket; raises TicketRefused."""
     draft = Draft(
@@ -48,7 +46,7 @@ async def create(
         base_branch=asked.base_branch,
     )
     check_draft(draft, config)
-    rows = await connection.fetch(CREATE_TICKET, ticket_id or new_id(), *draft.columns(), created_by, now)
+    rows = await connection.fetch(CREATE_TICKET, ticket_id or new_id(), *draft.columns(), created_by)
     if not rows:
         await refuse_unknown_blockers(connection, draft.blocked_on)
     return ticket_of(rows[0])

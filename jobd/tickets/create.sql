@@ -2,8 +2,8 @@
 -- Writes a NEW ticket; no row back: blocked_on names a ticket that does not exist.
 -- $1 ticket_id uuid, $2 title text, $3 acceptance_criteria text (JSON), $4 blocked_on uuid[], $5 repo_ref text,
 -- $6 base_branch text, $7 task text, $8 payload text, $9 gates text (JSON), $10 budget_ms bigint, $11 max_runs int,
--- $12 created_by text, $13 now timestamptz or null (tests only)
-WITH moment AS MATERIALIZED (SELECT clock($13) AS now)
+-- $12 created_by text
+WITH moment AS MATERIALIZED (SELECT clock(NULL) AS now)
 INSERT INTO tickets (
     ticket_id, title, acceptance_criteria, blocked_on, repo_ref, base_branch, task, payload, gates, budget_ms, max_runs,
     created_by, created_at, updated_at

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from jobd.wire import tickets as wire
 
 
-#: How long to wait for another request with the same key.
+#: Longest wait in milliseconds (lock_timeout) for another request with the same key.
 KEY_WAIT_MS = 5_000
 
 
 async def create_once(
     database: Database, asked: wire.CreateTicket, key: IdempotencyKey, *, created_by: str, config: Config
 ) -> wire.Ticket:
-    """The ticket that the key stands for, written now if there is none; raises TicketRefused."""
+    """The ticket of this idempotency key, created now if there is none; raises TicketRefused."""
     ticket_id = new_id()
     async with database.transaction() as connection:
-        row = await _book(connection, ticket_id, key)
+        row = await _take_key(connection, ticket_id, key)
         if row["body_hash"] != key.body_hash:
             raise TicketRefused(
                 "idempotency_mismatch",
@@ -47,7 +47,7 @@ async def create_once(
         return await create(connection, asked, created_by=created_by, config=config, ticket_id=ticket_id)
 
 
-async def _book(connection: Session, ticket_id: UUID, key: IdempotencyKey) -> asyncpg.Record:
+async def _take_key(connection: Session, ticket_id: UUID, key: IdempotencyKey) -> asyncpg.Record:
     columns = [key.principal], [key.key], [ticket_id], [key.body_hash], [key.life_s]
     try:
         (row,) = await connection.fetch(TAKE_KEYS, *columns, None, str(KEY_WAIT_MS))

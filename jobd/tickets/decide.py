@@ -14,7 +14,6 @@ from jobd.tickets.read import ticket_of, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
     from uuid import UUID
 
     from jobd.store.session import Session
@@ -43,10 +42,9 @@ async def decide(
     why: str = "",
     four_eyes: bool = False,
     version: int | None = None,
-    now: datetime | None = None,
 ) -> wire.Ticket:
     """Move the ticket as this kind of decision does, and keep the decision; raises TicketRefused."""
-    rows = await connection.fetch(DECIDE_IF_ALLOWED, ticket_id, new_id(), kind, by, why, four_eyes, version, now)
+    rows = await connection.fetch(DECIDE_IF_ALLOWED, ticket_id, new_id(), kind, by, why, four_eyes, version)
     if not rows:
         raise await why_not(connection, ticket_id, lambda ticket: DECISIONS[kind](ticket, by, four_eyes), version)
     return ticket_of(rows[0])

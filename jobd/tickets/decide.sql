@@ -4,7 +4,7 @@
 -- What a column is set to where the decision does not touch it is what the constraints of the table demand there anyway.
 -- $1 ticket_id uuid, $2 decision_id uuid, $3 kind text (as in ticket_decisions), $4 by text, $5 why text,
 -- $6 four_eyes bool (a decision in favour needs another person than the authors),
--- $7 version that was seen int (null: any), $8 now timestamptz or null (tests only)
+-- $7 version that was seen int (null: any)
 WITH old AS MATERIALIZED (
     SELECT
         ticket_id, status,
@@ -42,13 +42,13 @@ moved AS (
             WHEN $3::text <> 'REJECT' THEN t.approved_by
         END,
         todo_no = t.todo_no + (old.to_status = 'TODO')::integer,
-        todo_at = CASE WHEN old.to_status = 'TODO' THEN clock($8) ELSE t.todo_at END,
+        todo_at = CASE WHEN old.to_status = 'TODO' THEN clock(NULL) ELSE t.todo_at END,
         run_count = CASE WHEN old.to_status IN ('NEW', 'TODO') THEN 0 ELSE t.run_count END,
         blocked_reason = CASE WHEN $3::text = 'REJECT' THEN
             'rejected by ' || $4::text || CASE $5::text WHEN '' THEN '' ELSE ': ' || $5 END
         END,
         waits_for_tickets = false,
-        version = t.version + 1, updated_at = clock($8)
+        version = t.version + 1, updated_at = clock(NULL)
     FROM old WHERE t.ticket_id = ANY (ARRAY[old.ticket_id])
     RETURNING t.*
 ),

@@ -30,7 +30,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     base_branch: str | None
 
     def columns(self) -> tuple[object, ...]:
-        """In the order in which the statements take them."""
+        """The parameters of create_ticket and edit_if_new, in their order."""
         return (
             self.title,
             msgspec.json.encode(self.acceptance_criteria).decode(),
@@ -46,7 +46,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def budget_of(task: str, config: Config) -> int:
-    """The budget of a ticket that names none."""
+    """The budget in ms of a ticket that names none: the task's time limit; raises TicketRefused (unknown_task)."""
     if task not in config.tasks:
         raise TicketRefused("unknown_task", f"there is no task {task}; this jobd has {', '.join(sorted(config.tasks))}")
     return int(config.tasks[task].timeout_s * 1000)

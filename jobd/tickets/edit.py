@@ -15,7 +15,6 @@ from jobd.tickets.read import read_ticket, ticket_of, view_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from uuid import UUID
 
     from jobd.config.model import Config
@@ -33,9 +32,8 @@ async def edit(
     *,
     config: Config,
     by: str | None = None,
-    now: datetime | None = None,
 ) -> wire.Ticket:
-    """Change a NEW ticket; raises TicketRefused. `by` None: nobody knows who does."""
+    """Change a NEW ticket; raises TicketRefused. `by` None: the editor is not known."""
     while True:
         ticket = await read_ticket(connection, ticket_id)
         decision = decide_edit(view_of(ticket))
@@ -44,8 +42,8 @@ async def edit(
         draft = _merged(ticket, asked, config)
         check_draft(draft, config)
         await _check_blockers(connection, ticket, draft.blocked_on)
-        rows = await connection.fetch(EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, by, now)
-        if rows:  # else somebody was faster, and it is looked at again
+        rows = await connection.fetch(EDIT_IF_NEW, ticket_id, *draft.columns(), ticket.version, by)
+        if rows:  # no row: the ticket was changed since it was read, so read it again
             return ticket_of(rows[0])
 
 
@@ -55,20 +53,21 @@ def _merged(ticket: wire.Ticket, asked: wire.EditTicket, config: Config) -> Draf
 
     values = {name: either(getattr(asked, name), getattr(ticket, name)) for name in Draft.__struct_fields__}
     values["payload"] = bytes(values["payload"]).decode()  # type: ignore[call-overload]  # Raw, of either
-    if asked.task is not UNSET and asked.budget_ms is UNSET and ticket.budget_ms == _usual(ticket.task, config):
+    had_default = ticket.budget_ms == _default_budget(ticket.task, config)
+    if asked.task is not UNSET and asked.budget_ms is UNSET and had_default:
         values["budget_ms"] = budget_of(asked.task, config)
     return Draft(**values)  # type: ignore[arg-type]  # each of its own type
 
 
-def _usual(task: str, config: Config) -> int | None:
+def _default_budget(task: str, config: Config) -> int | None:
     return budget_of(task, config) if task in config.tasks else None
 
 
 async def _check_blockers(connection: Session, ticket: wire.Ticket, blocked_on: Sequence[UUID]) -> None:
-    """Those that the ticket had before were there once; retention may have deleted them since."""
+    """Check the new blockers only: those that the ticket had before may have been deleted by retention since."""
     if not blocked_on:
         return
-    await refuse_unknown_blockers(connection, [one for one in blocked_on if one not in ticket.blocked_on])
+    await refuse_unknown_blockers(connection, [blocker for blocker in blocked_on if blocker not in ticket.blocked_on])
     (row,) = await connection.fetch(WAITS_FOR_ITSELF, ticket.ticket_id, blocked_on)
     if row["is_so"]:
         raise TicketRefused("blocker_cycle", f"blocked_on would make ticket {ticket.ticket_id} wait for itself")

@@ -1,10 +1,10 @@
 """Gates: what an output has to pass. Those that need nothing but the output are evaluated here; PURE: no clock, no I/O.
 
-A schema is compiled when its ticket is written, so that a mistake is told to its author. Its references lead nowhere
-outside of it, and its patterns are matched in linear time, which costs look-around and back-references. References can
-still make a small schema take years (each of sixty names the one before it twice), so one that has any, or that meets
-a large output, is evaluated in a process of its own, which can be ended.
-A command is chosen by name from the configuration: the API cannot bring one.
+A schema is compiled when its ticket is written, so that its author learns of a mistake at once. References outside of
+the schema are refused, and patterns are matched in linear time, so look-around and back-references do not exist.
+References inside of it can still make a small schema take years (sixty definitions, each with two references to the
+one before), so a schema with references, or with a large output, is evaluated in a process that can be killed.
+A command is chosen by name from the configuration: the API cannot define one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
     from jobd.wire.tickets import Gate
 
+#: Largest schema as JSON.
 MAX_SCHEMA_BYTES = 64 * 1024
+#: Largest compiled pattern of a schema.
 MAX_PATTERN_BYTES = 1 << 20
 #: Longest reason of a gate's result in characters.
 REASON_CHARACTERS = 500
-#: Bytes of schema times bytes of output that are evaluated at once: some milliseconds.
+#: Most bytes of schema times bytes of output that are evaluated on the event loop: a few milliseconds.
 CHEAP = 10_000_000
 
 _REFERENCE = re.compile(rb'"\$(dynamic|recursive)?[rR]ef"')
@@ -95,16 +97,16 @@ def passes_schema(gate: SchemaGate, output: Any) -> GateResult:
 def passes_minimum(gate: MinimumGate, output: Any) -> GateResult:
     where = gate.pointer or "the output"
     try:
-        found = at_pointer(output, gate.pointer)
+        value = at_pointer(output, gate.pointer)
     except LookupError:
         return _result("minimum", f"the output has nothing at {where}")
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _result("minimum", f"{where} is not a number")
-    return _result("minimum", None if found >= gate.value else f"{where} is {found:.9g}, below {gate.value:.9g}")
+    return _result("minimum", None if value >= gate.value else f"{where} is {value:.9g}, below {gate.value:.9g}")
 
 
 def at_pointer(value: Any, pointer: str) -> Any:
-    """RFC 6901; LookupError when nothing is there."""
+    """The value at a JSON pointer (RFC 6901); LookupError when nothing is there."""
     for step in pointer.split("/")[1:]:
         if isinstance(value, dict):
             value = value[step.replace("~1", "/").replace("~0", "~")]
@@ -116,7 +118,7 @@ def at_pointer(value: Any, pointer: str) -> Any:
 
 
 def result_of(gate: SchemaGate | CommandGate, fault: str | None) -> GateResult:
-    """Of a gate that was evaluated in a process of its own; None: it passes."""
+    """The result of a gate that was evaluated in a process; `fault` None: it passes."""
     return _result("schema" if isinstance(gate, SchemaGate) else "command", fault)
 
 

@@ -6,7 +6,7 @@ and tried out, and tests compare the statements with it. In every history:
 - Only a person moves a ticket from NEW to TODO, and the ticket remembers who it was.
 - A ticket is in progress exactly while it has a work order that is not judged yet.
 - A ticket that failed runs again by itself until `max_runs` is reached; what comes after that is for a person to say.
-- A rejected ticket has to be approved again, whoever takes the rejection back.
+- A rejected ticket has to be approved again after the rejection was taken back.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ TRANSITIONS: Final = (
 
 
 class TicketView(Struct, frozen=True, kw_only=True):
-    """What decisions read."""
+    """The fields of a ticket that decisions read."""
 
     ticket_id: UUID
     status: TicketStatus
@@ -99,7 +99,7 @@ class Refused(Struct, frozen=True):
 
 
 def decide_version(ticket: TicketView, seen: int | None) -> Refused | None:
-    """Whether it is still the ticket that was looked at; none was named: whatever it is."""
+    """Refuses a decision about an earlier version of the ticket; `seen` None: the decision names no version."""
     if seen is None or seen == ticket.version:
         return None
     return Refused(
@@ -188,16 +188,16 @@ class NotScheduled(Struct, frozen=True, kw_only=True):
 def decide_schedule(
     ticket: TicketView | None, unfinished: Sequence[UUID], *, is_current: bool = True
 ) -> Scheduled | NotScheduled:
-    """What becomes of a TICKET_READY; `unfinished` are those that the ticket is blocked on and that are not DONE.
+    """How a TICKET_READY event ends; `unfinished` are the tickets in `blocked_on` that are not DONE.
 
-    One that is not current tells of an earlier time that the ticket was TODO.
+    Not `is_current`: the event is of an earlier time that the ticket became TODO.
     """
     if ticket is None:
         return NotScheduled(reason="MISSING_TICKET")
     if ticket.status is not TODO or not is_current:
         return NotScheduled(reason="NON_EXECUTABLE_STATUS")
     if unfinished:
-        waits_for = ", ".join(str(one) for one in unfinished[:3]) + (" and others" if len(unfinished) > 3 else "")
+        waits_for = ", ".join(map(str, unfinished[:3])) + (" and others" if len(unfinished) > 3 else "")
         return NotScheduled(
             reason="BLOCKED",
             blocked_reason=f"waits for {waits_for}",
@@ -215,7 +215,7 @@ class Fail(Struct, frozen=True):
 
 
 class AwaitSignOff(Struct, frozen=True):
-    """A person has to look, and nothing else is in the way."""
+    """All other gates pass, and a person has to sign off."""
 
 
 GateVerdict = Pass | Fail | AwaitSignOff
@@ -232,7 +232,7 @@ class Judged(Struct, frozen=True, kw_only=True):
 
 
 def decide_gates(verdicts: Sequence[GateVerdict]) -> GateVerdict:
-    """One failure is a failure, also while a person is still to be asked."""
+    """The first failure fails the output, also while a person is still to sign off."""
     for verdict in verdicts:
         if isinstance(verdict, Fail):
             return verdict

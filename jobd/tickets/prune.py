@@ -1,12 +1,12 @@
-"""Prune: tickets that are DONE for long go, in small batches, with all that they left behind.
+"""Prune: delete tickets that have been DONE for the time of retention, in small batches, with all their artifacts.
 
-Only DONE is an end: a BLOCKED ticket, also a rejected one, waits for a person. A DONE ticket can be reopened, so its
-time counts from its last change, and whoever reopens it in time finds it whole: the statement looks again at the row
-that it has locked. Since nothing but DONE tickets is ever deleted, one in `blocked_on` that is not there any more
-counts as DONE.
+Only DONE is final: a BLOCKED ticket, also a rejected one, waits for a person. A DONE ticket can be reopened, so
+retention counts from its last change, and the statement checks the row again after locking it: a ticket that is
+reopened in time is kept whole. Since only DONE tickets are ever deleted, a missing ticket in `blocked_on` counts as
+DONE.
 
-A batch looks at a bounded number of tickets, deletable or not, and says where the next one goes on: those that have to
-stay do not make it slower, nor stand in the way of others.
+A batch reads a bounded number of tickets, deletable or not, and returns the place where the next batch goes on (keyset
+pagination): tickets that have to stay neither slow it down nor keep it from those behind them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Place(msgspec.Struct, frozen=True):
 
 class PrunedTickets(msgspec.Struct, frozen=True, kw_only=True):
     tickets: int
-    #: Where to go on; None: there are no more.
+    #: Where the next batch starts; None: there are no more.
     place: Place | None
 
 
@@ -50,9 +50,7 @@ async def prune_tickets(
     past: Past | None = None,
     now: datetime | None = None,
 ) -> PrunedTickets:
-    """Look at one batch of tickets that became DONE in the past, or more than `keep_s` ago by the clock, and delete
-    those that nobody needs.
-    """
+    """Delete, of one batch of tickets that were last changed before `past` (or `keep_s` ago), those nobody needs."""
     place = (None, None) if after is None else (after.updated_at, after.ticket_id)
     (row,) = await connection.fetch(PRUNE_TICKETS, keep_s, most, *place, now, *in_time(past))
     is_last = row["looked"] < most
@@ -62,6 +60,6 @@ async def prune_tickets(
 async def forget_gone_tickets(
     connection: Session, *, keep_gone_s: float, most: int = 1000, now: datetime | None = None
 ) -> int:
-    """Forget one batch of ids of deleted tickets; how many."""
+    """Delete one batch of remembered ids of deleted tickets; returns their number."""
     (row,) = await connection.fetch(FORGET_GONE_TICKETS, keep_gone_s, most, now)
     return int(row[0])

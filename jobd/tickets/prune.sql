@@ -1,10 +1,10 @@
 -- In a join, `= ANY (ARRAY[x])` says `= x` and keeps the plan: see jobd/lifecycle/claim.sql.
 
 -- name: prune_tickets
--- Looks at the next few tickets that are DONE for long, the oldest first, deletes those that nobody needs, with all that
--- hangs on them, and remembers their ids. Kept are those that an unfinished ticket waits for, and those of which somebody
--- holds, or has yet to process, an event or a work order. Answers how many were looked at, how many are deleted, and the
--- place to go on from. It waits for nobody: what another is just changing is left for the next time.
+-- Reads the next few tickets that are DONE for long, the oldest first, deletes those that nobody needs with all their
+-- artifacts, and remembers their ids. Kept are those that an unfinished ticket is blocked on, and those with an event or
+-- a work order that is held or not processed yet. Returns how many were read, how many were deleted, and the place to go
+-- on from. It waits for no lock: a row that is locked is left for the next time.
 -- $1 keep_s float8, $2 most int, $3 after updated_at timestamptz, $4 after ticket_id uuid (both null: from the oldest),
 -- $5 now timestamptz or null (tests only), $6 cutoff timestamptz (null: keep_s ago by the clock), stretches before the
 -- cutoff that are not to be touched: $7 from timestamptz[], $8 to timestamptz[]
@@ -61,7 +61,7 @@ SELECT
 FROM stretch;
 
 -- name: forget_gone_tickets
--- Forgets the ids of deleted tickets when their time is over too; how many.
+-- Deletes remembered ids of deleted tickets after their own retention; returns their number.
 -- $1 keep_gone_s float8, $2 most int, $3 steady time timestamptz (null: as Postgres knows it)
 WITH old AS MATERIALIZED (
     SELECT ticket_id FROM gone_tickets WHERE gone_at < (SELECT steady($3) - make_interval(secs => $1))

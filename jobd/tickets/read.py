@@ -1,4 +1,4 @@
-"""Read: tickets by id and in pages. Nothing here costs more in a larger table."""
+"""Read: tickets by id and in pages (keyset pagination). The cost does not grow with the table."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from jobd.tickets.machine import Moved, Refused, TicketStatus, TicketView, decid
 from jobd.wire import tickets as wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from uuid import UUID
 
     import asyncpg
 
     from jobd.store.session import Session
 
-READ_TICKETS = statement("read_tickets", "jobd.tickets")
+READ_TICKET = statement("read_ticket", "jobd.tickets")
 IS_GONE_TICKET = statement("is_gone_ticket", "jobd.tickets")
 LIST_TICKETS = statement("list_tickets", "jobd.tickets")
 LIST_TICKETS_IN_STATUS = statement("list_tickets_in_status", "jobd.tickets")
 
-#: How many rows one page may look at; a filter that few rows fit gives short pages, never slow ones.
+#: Most rows that are read for one page; a filter that few rows fit gives short pages, never slow ones.
 STRETCH = 5_000
 
 _decode_gates = msgspec.json.Decoder(list[wire.Gate]).decode
-#: What a row holds as JSON text, and what it is read into; all else is taken as it is.
+#: Columns that hold JSON text, with their decoders; other columns are taken as they are.
 _FROM_JSON: dict[str, Any] = {
     "acceptance_criteria": msgspec.json.decode,
     "payload": lambda text: msgspec.Raw(text.encode()),
@@ -41,7 +41,7 @@ _FROM_JSON: dict[str, Any] = {
 
 
 def struct_of(struct: type[Any], row: asyncpg.Record) -> Any:
-    """A row as its Struct; columns that the Struct does not have stay inside."""
+    """A row as its Struct; columns that the Struct does not have are left out."""
     values: dict[str, Any] = {}
     for name in struct.__struct_fields__:
         value = row[name]
@@ -55,7 +55,7 @@ def ticket_of(row: asyncpg.Record) -> wire.Ticket:
 
 
 def view_of(ticket: wire.Ticket) -> TicketView:
-    """What the machine reads of it."""
+    """The fields of a ticket that the machine reads."""
     return TicketView(
         ticket_id=ticket.ticket_id,
         status=TicketStatus(ticket.status),
@@ -69,18 +69,13 @@ def view_of(ticket: wire.Ticket) -> TicketView:
     )
 
 
-async def read_tickets(connection: Session, ticket_ids: Sequence[UUID]) -> dict[UUID, wire.Ticket]:
-    rows = await connection.fetch(READ_TICKETS, list(ticket_ids))
-    return {row["ticket_id"]: ticket_of(row) for row in rows}
-
-
 async def read_ticket(connection: Session, ticket_id: UUID) -> wire.Ticket:
     """Raises TicketRefused (unknown_ticket, gone_ticket)."""
-    found = await read_tickets(connection, [ticket_id])
-    if ticket_id not in found:
+    rows = await connection.fetch(READ_TICKET, ticket_id)
+    if not rows:
         is_gone = await connection.fetch(IS_GONE_TICKET, ticket_id)
         raise gone_ticket(ticket_id) if is_gone else unknown_ticket(ticket_id)
-    return found[ticket_id]
+    return ticket_of(rows[0])
 
 
 async def list_tickets(
@@ -93,7 +88,7 @@ async def list_tickets(
     created_by: str | None = None,
     stretch: int = STRETCH,
 ) -> wire.TicketPage:
-    """A page of tickets, newest first. It may be short, even empty, and still not the last: `next` says."""
+    """A page of tickets, newest first. A short or empty page need not be the last one: only `next` None is."""
     limit = most if task is None and created_by is None else stretch
     if status is None:
         rows = await connection.fetch(LIST_TICKETS, before, limit, task, created_by)
@@ -113,7 +108,7 @@ async def why_not(
     decide: Callable[[TicketView], Moved | Refused],
     version: int | None = None,
 ) -> TicketRefused:
-    """Why a statement has moved nothing, in the words of the machine."""
+    """Why a statement has changed nothing, as the machine explains it."""
     ticket = view_of(await read_ticket(connection, ticket_id))
     decision = decide(ticket)
     if isinstance(decision, Moved):

@@ -1,8 +1,8 @@
 """The input of a run: the prompt as text, and the payload with its places filled in. PURE: no clock, no I/O.
 
 A place is `{{title}}`, `{{acceptance_criteria}}`, `{{prompt}}`, `{{ticket_id}}`, `{{branch_name}}`, `{{repo_ref}}` or
-`{{base_branch}}`, anywhere in a string of the payload. Other words in braces are left as they are, and what was filled
-in is not looked through again: the text of a ticket cannot smuggle in a place.
+`{{base_branch}}`, anywhere in a string of the payload. Other words in braces are left as they are. Substitution is not
+recursive: the text of a ticket cannot inject a place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def branch_name(ticket_id: UUID, todo_no: int) -> str:
 
 
 def criteria_text(criteria: str | Sequence[str]) -> str:
-    return criteria if isinstance(criteria, str) else "\n".join(f"- {one}" for one in criteria)
+    return criteria if isinstance(criteria, str) else "\n".join(f"- {criterion}" for criterion in criteria)
 
 
 def prompt_text(title: str, criteria: str | Sequence[str], repo_ref: str | None, base_branch: str | None) -> str:
@@ -51,7 +51,7 @@ def places(
     repo_ref: str | None,
     base_branch: str | None,
 ) -> dict[str, str]:
-    """What each place is filled with."""
+    """The text for each place, by its name."""
     return {
         "ticket_id": str(ticket_id),
         "title": title,
@@ -64,7 +64,7 @@ def places(
 
 
 def filled_bytes(payload: str, words: Mapping[str, str]) -> int:
-    """About how large the payload will be, found without making it: places multiply."""
+    """About how many bytes the filled payload will have, estimated without building it: places can multiply it."""
     sizes = {name: len(word.encode()) for name, word in words.items()}
     return len(payload.encode()) + sum(sizes.get(place[1], 0) for place in _PLACE.finditer(payload))
 

@@ -31,7 +31,7 @@ def schema_of(name: str) -> dict[str, Any]:
     if name == "claim_record":
         return claim_record_schema()
     struct = ARTIFACTS[name]
-    made = msgspec.json.schema(struct)
-    top = made["$defs"].pop(struct.__name__)
-    rest = {"$defs": made["$defs"]} if made["$defs"] else {}
+    definitions = msgspec.json.schema(struct)["$defs"]
+    top = definitions.pop(struct.__name__)
+    rest = {"$defs": definitions} if definitions else {}
     return {"$schema": DIALECT, **top, "title": name, "additionalProperties": False, **rest}

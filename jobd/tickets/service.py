@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from jobd.tickets.create import create
 from jobd.tickets.create_once import create_once
 from jobd.tickets.decide import decide
@@ -36,7 +38,7 @@ class TicketService:
     async def create(
         self, asked: wire.CreateTicket, *, created_by: str, key: IdempotencyKey | None = None
     ) -> wire.Ticket:
-        """With a key that was sent before for the same, the ticket that was made then, as it stands now."""
+        """A new ticket; with an idempotency key that was sent before, the ticket created then, as it is now."""
         config = self._config()
         if key is None:
             ticket = await create(self._database, asked, created_by=created_by, config=config)
@@ -75,13 +77,14 @@ class TicketService:
         task: str | None = None,
         created_by: str | None = None,
     ) -> wire.TicketPage:
-        return await list_tickets(
+        page = await list_tickets(
             self._database, most=most, before=before, status=status, task=task, created_by=created_by
         )
+        return msgspec.structs.replace(page, four_eyes=self._config().tickets.four_eyes)
 
     async def trail(self, ticket_id: UUID) -> wire.Trail:
         return await read_trail(self._database, ticket_id)
 
     async def log(self, after: Mapping[UUID, int]) -> dict[UUID, list[wire.LogLine]]:
-        """What happened to tickets since; one query for all who follow."""
+        """The log lines of tickets after the given versions; one query for all followers."""
         return await read_log(self._database, after)

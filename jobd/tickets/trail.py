@@ -1,4 +1,4 @@
-"""Trail: the whole history of a ticket, read in one snapshot, and its log line by line for those who follow it."""
+"""Trail: the whole history of a ticket, read in one snapshot; and its log, line by line, for its followers."""
 
 from __future__ import annotations
 

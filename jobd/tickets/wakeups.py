@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from jobd.job.history import LAST_EVENTS
 from jobd.supervise.wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
+    from jobd.lifecycle.notices import Changes
 
 
 class Wakeups:
@@ -13,12 +22,15 @@ class Wakeups:
         self.scheduler = Wakeup()
         self.runner = Wakeup()
         self.gate = Wakeup()
-        #: Something in `ticket_log` is new. For one waiter.
+        #: `ticket_log` has new lines. For one waiter.
         self.changed = Wakeup()
-        #: Whether the runner waits for jobs, so that the news of every job would interest it.
-        self.runner_waits = False
+        #: The jobs whose end the runner waits for.
+        self.awaited_jobs: Collection[UUID] = ()
 
-    def job_committed(self) -> None:
-        """Something about jobs was committed; called often."""
-        if self.runner_waits:
+    def jobs_changed(self, changes: Changes) -> None:
+        """To be called after a commit of this node that changed jobs: wakes the runner when a job of its own has ended.
+
+        Called often, and costs next to nothing while the runner waits for nothing.
+        """
+        if self.awaited_jobs and any(notice.type in LAST_EVENTS for notice in changes.of(self.awaited_jobs)):
             self.runner.set()

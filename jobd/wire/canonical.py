@@ -5,24 +5,36 @@ one is taken only when its canonical text is that very integer: every integer up
 that come out as they went in. Others (2^53 + 1, and 2^60 too, whose text would be 1152921504606847000) are refused: two
 different integers must not share a hash, and canonical text, read and written again, must not change.
 
-The hash of a job with a payload of 8 small fields takes 15 us (Python 3.11): more than 60 000 a second.
+Writing the text in Python takes 15 us for 8 small fields. For most values msgspec, which takes 1 us, writes the same
+text: with keys sorted by code point, it differs only in keys beyond U+FFFF and in some numbers (1.0, 1e16, integers
+that have no canonical text). `spec_hash` takes its text when nothing of that kind can be in it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from decimal import Decimal
 from json.encoder import encode_basestring
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from jobd.errors import JobdError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-#: Every integer up to here is a double of its own, written with exactly its digits.
+#: Largest integer up to which each has a double of its own, written with exactly its digits (2^53).
 _SAFE_INTEGER: Final = 2**53
+
+_sorted_json: Final = msgspec.json.Encoder(order="sorted").encode
+#: Finds every number in compact JSON that msgspec may write in another form than RFC 8785 (and such text in strings):
+#: 16 digits or more, a whole double (1.0), an exponent, or a small fraction that ECMAScript writes with an exponent.
+_UNLIKE_NUMBER: Final = re.compile(rb"[:,\[]-?(?:[0-9]{16}|0\.000000|[0-9]+\.0[],}]|[0-9]+(?:\.[0-9]+)?[eE])")
+#: First UTF-8 byte of a character beyond U+FFFF: RFC 8785 sorts keys by UTF-16 code units, msgspec by code points.
+_BEYOND_BMP: Final = re.compile(rb"[\xf0-\xf4]")
 
 
 class NotCanonical(JobdError, ValueError):
@@ -32,8 +44,23 @@ class NotCanonical(JobdError, ValueError):
 
 
 def spec_hash(task: str, queue: str, payload: Mapping[str, Any]) -> bytes:
-    """SHA-256 over what a job is to do: equal for two jobs exactly when task, queue and payload mean the same."""
-    return hashlib.sha256(canonical_json({"payload": payload, "queue": queue, "task": task})).digest()
+    """SHA-256 over what a job is to do: equal for two jobs exactly when task, queue and payload mean the same.
+
+    `payload` is as `msgspec.json.decode` returns it.
+    """
+    spec = {"payload": payload, "queue": queue, "task": task}
+    return hashlib.sha256(_canonical_by_msgspec(spec) or canonical_json(spec)).digest()
+
+
+def _canonical_by_msgspec(value: dict[str, Any]) -> bytes | None:
+    """The canonical text of what msgspec decoded, if msgspec writes it canonically; None: it may not."""
+    try:
+        text = _sorted_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    if _UNLIKE_NUMBER.search(text) or not (text.isascii() or _BEYOND_BMP.search(text) is None):
+        return None
+    return text
 
 
 def canonical_json(value: object) -> bytes:

@@ -13,8 +13,8 @@
     ├── HasNan                  NaN or Infinity, which Python's own parser would let through
     └── NumberOutOfRange        no double holds it, or it has hundreds of digits
 
-Good input is read by one fast parser and counted with byte searches that run in C. A look at what stands outside the
-strings bounds the depth before any parser recurses; it is taken only when there are brackets enough to matter. Written
+Good input is read by one fast parser and counted with byte searches that run in C. A scan of what stands outside the
+strings bounds the depth before any parser recurses; it is made only when there are brackets enough to matter. Written
 out again, the value must have as many strings as the text: when it has fewer, a key was there twice and was dropped. A
 second, slower parser only finds the name of a fault.
 
@@ -26,11 +26,14 @@ from __future__ import annotations
 
 import json
 from itertools import accumulate
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
 from jobd.errors import JobdError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Deepest nesting of arrays and objects; parsers of clients recurse.
 MAX_DEPTH: Final = 32
@@ -39,6 +42,8 @@ MAX_KEYS: Final = 10_000
 #: Longest key in characters.
 MAX_KEY_CHARS: Final = 4_096
 
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
 _BOM: Final = b"\xef\xbb\xbf"
 _NESTING: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NOT_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in _NESTING)
@@ -126,13 +131,14 @@ def check_json(raw: bytes, limit_bytes: int) -> Any:
         raise TooLarge(f"{len(raw)} bytes of JSON are more than the limit of {limit_bytes}", len(raw))
     if raw.startswith(_BOM):
         raise HasBom("the JSON begins with a byte order mark; send it without")
-    text = _without_escaped_backslashes(raw)
+    has_escapes = b"\\" in raw
+    text = _without_escaped_backslashes(raw) if has_escapes else raw
     if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH or raw.count(b":") > MAX_KEYS or _has_long_number(raw):
         _check_bounds(_outside_strings(text))
-    if b"\\u0000" in text:
+    if has_escapes and b"\\u0000" in text:
         raise HasNul("a string contains \\u0000, which cannot be stored")
     try:
-        value = msgspec.json.decode(raw)
+        value = _decode(raw)
     except (UnicodeDecodeError, msgspec.DecodeError) as error:
         raise _name_fault(raw, error) from None
     if _count_quotes(text) != _quotes_in(value, len(raw)):
@@ -140,6 +146,35 @@ def check_json(raw: bytes, limit_bytes: int) -> Any:
     if len(raw) > MAX_KEY_CHARS and isinstance(value, dict | list):
         _check_keys(value)
     return value
+
+
+def has_all_strings(raw: bytes, value: object) -> bool:
+    """Whether `value`, which was read from `raw`, has all its strings; if not, a key was there twice and was dropped.
+
+    For text that a typed decoder read: `msgspec.Raw` in `value` counts as it stands, and defaults must not be written.
+    """
+    written = _count_quotes(_without_escaped_backslashes(msgspec.json.encode(value)))
+    return written == _count_quotes(_without_escaped_backslashes(raw))
+
+
+def check_items(items: Sequence[bytes]) -> list[Any] | None:
+    """The values of JSON texts cut out of one array, if one check of all of them together shows no fault.
+
+    None: something may be wrong with one of them, or it is not small; check each with `check_json`, which says what.
+    """
+    for item in items:
+        if len(item) > MAX_KEY_CHARS or item.count(b"[") + item.count(b"{") > MAX_DEPTH:
+            return None
+    raw = b"[%b]" % b",".join(items)
+    has_escapes = b"\\" in raw
+    text = _without_escaped_backslashes(raw) if has_escapes else raw
+    if _has_long_number(raw) or (has_escapes and b"\\u0000" in text):
+        return None
+    try:
+        values: list[Any] = _decode(raw)
+    except (UnicodeDecodeError, msgspec.DecodeError):
+        return None
+    return values if _count_quotes(text) == _quotes_in(values, len(raw)) else None
 
 
 def _without_escaped_backslashes(raw: bytes) -> bytes:
@@ -154,19 +189,20 @@ def _count_quotes(text: bytes) -> int:
 def _quotes_in(value: object, size: int) -> int:
     """How many quotes `value` has as JSON. Of a large one the strings are counted, which needs no second text."""
     if size <= _LARGE_BYTES:
-        return _count_quotes(_without_escaped_backslashes(msgspec.json.encode(value)))
+        text = _encode(value)
+        return _count_quotes(_without_escaped_backslashes(text) if b"\\" in text else text)
     strings = 0
     left: list[Any] = [value]
     while left:
-        one = left.pop()
-        if type(one) is dict:
-            strings += len(one)
-            one = one.values()
-        elif type(one) is str:
-            one = (one,)
-        elif type(one) is not list:
+        element = left.pop()
+        if type(element) is dict:
+            strings += len(element)
+            element = element.values()
+        elif type(element) is str:
+            element = (element,)
+        elif type(element) is not list:
             continue
-        for child in one:
+        for child in element:
             if type(child) is str:
                 strings += 1
             elif type(child) is dict or type(child) is list:
@@ -180,6 +216,8 @@ def _outside_strings(text: bytes) -> bytes:
 
 def _has_long_number(text: bytes) -> bool:
     """Search in pieces that overlap by the length of the pattern, so that a large text is not copied whole."""
+    if len(text) < len(_LONG_DIGITS) and b"e-" not in text and b"E-" not in text:
+        return False
     for start in range(0, len(text), _LARGE_BYTES):
         digits = text[start : start + _LARGE_BYTES + len(_LONG_DIGITS)].translate(_DIGITS_AS_0)
         if _LONG_DIGITS in digits or _LONG_EXPONENT in digits:

@@ -32,23 +32,23 @@ def is_large(value: object, limit_bytes: int) -> bool:
     size = 0
     left = [value]
     while left:
-        one: Any = left.pop()
-        kind = type(one)
+        item: Any = left.pop()
+        kind = type(item)
         if kind is str or kind is bytes:
-            size += len(one)
+            size += len(item)
         elif kind is msgspec.Raw:
-            size += memoryview(one).nbytes
+            size += memoryview(item).nbytes
         elif kind is dict:
-            size += 2 * _ITEM_BYTES * len(one)
+            size += 2 * _ITEM_BYTES * len(item)
             if size <= limit_bytes:
-                left += one.values()
+                left += item.values()
         elif kind is list or kind is tuple or kind is set:
-            size += _ITEM_BYTES * len(one)
+            size += _ITEM_BYTES * len(item)
             if size <= limit_bytes:
-                left += one
+                left += item
         elif (fields := getattr(kind, "__struct_fields__", None)) is not None:
             size += _ITEM_BYTES * len(fields)
-            left += [getattr(one, name) for name in fields]
+            left += [getattr(item, name) for name in fields]
         if size > limit_bytes:
             return True
     return False

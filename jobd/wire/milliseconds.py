@@ -10,3 +10,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 def ms(at: datetime) -> int:
     return ((at - _EPOCH) // _MICROSECOND + 500) // 1000
+
+
+def moment(at_ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=at_ms)

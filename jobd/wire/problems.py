@@ -39,6 +39,7 @@ class Kind(NamedTuple):
 #: Every code that an answer can carry. A code stays what it is for ever; a new cause gets a new code.
 CATALOGUE: dict[str, Kind] = {
     "already_final": Kind(409, "The job has ended; a final job never changes."),
+    "backfill_too_large": Kind(422, "The times name more than 100 occurrences, or too many wait; do it in parts."),
     "bad_gate": Kind(422, "A gate of the ticket can never be evaluated; the detail says which and why."),
     "bad_idempotency_key": Kind(400, "Send one Idempotency-Key of 1 to 255 visible ASCII characters."),
     "bad_cursor": Kind(400, "The cursor of an event stream is not the id of an event."),
@@ -52,13 +53,16 @@ CATALOGUE: dict[str, Kind] = {
     "cursor_ahead": Kind(
         409, "The cursor is ahead of everything that has happened; it belongs to another job or ticket."
     ),
+    "dependency_cycle": Kind(422, "The jobs would wait for each other for ever; the detail names them."),
     "disk_low": Kind(503, "Too little disk space is left for new jobs; running ones can still finish."),
     "duplicate_key": Kind(400, "An object has the same key twice, which parsers read differently."),
     "forbidden": Kind(403, "The token is good but lacks the scope or the queue that this call needs."),
     "foreign_origin": Kind(403, "A web page of another site sent this; jobd takes writes from its own pages only."),
     "four_eyes": Kind(403, "Whoever wrote or edited the ticket may not decide this (tickets.four_eyes); ask another."),
+    "gone_dependency": Kind(422, "A job in `depends_on` has finished and retention has deleted it, with its result."),
     "gone_job": Kind(410, "The job has finished and retention has deleted it."),
     "gone_ticket": Kind(410, "The ticket was DONE and retention has deleted it."),
+    "group_sealed": Kind(409, "The group is sealed and takes no more jobs; make another one."),
     "headers_too_large": Kind(431, "The headers have more than 16 KB or there are more than 100; send fewer."),
     "http_version": Kind(505, "Only HTTP/1.1 and 1.0 are spoken here."),
     "idempotency_mismatch": Kind(422, "The Idempotency-Key was sent before with another body."),
@@ -72,8 +76,15 @@ CATALOGUE: dict[str, Kind] = {
     "key_too_long": Kind(422, "A key of an object has more than 4 096 characters."),
     "method_not_allowed": Kind(405, "The path is there, but not with this method; see the Allow header."),
     "nan": Kind(400, "NaN and Infinity are not JSON."),
+    "needs_too_much_memory": Kind(
+        422, "The task needs more memory (`needs_memory_mb`) than this board has for jobs; no slot could ever start it."
+    ),
+    "no_origin": Kind(
+        403, "A write with the cookie of a session must come from a page of this server; send a token instead."
+    ),
     "no_result": Kind(404, "The job has no result, or not yet; the detail says where it stands."),
     "no_sign_off": Kind(409, "The ticket waits for no sign-off."),
+    "no_such_group": Kind(404, "There is no group with this id."),
     "no_such_queue": Kind(404, "There is no queue of this name in the configuration."),
     "no_such_task": Kind(404, "There is no task of this name in the configuration."),
     "not_canonical": Kind(422, "`dedupe` cannot compare integers beyond 2^53; send them as strings."),
@@ -94,6 +105,9 @@ CATALOGUE: dict[str, Kind] = {
         503, "The disk does not take the result; the job is still held: send it again after Retry-After, or fail."
     ),
     "result_too_deep": Kind(422, "The result is nested deeper than 31; the job is still held: send another, or fail."),
+    "schedule_blocked": Kind(409, "The schedule can make no job on this node; the detail says what is not configured."),
+    "schedule_configured": Kind(409, "The schedule is in the configuration, which alone changes it."),
+    "schedule_exists": Kind(409, "There is a schedule of this name; edit that one, or take another name."),
     "surrogate": Kind(422, "A string contains half a surrogate pair, which cannot be stored."),
     "token_in_url": Kind(
         400, "A token in a URL ends up in logs; send it as `Authorization: Bearer ...`, and replace this one."
@@ -105,6 +119,7 @@ CATALOGUE: dict[str, Kind] = {
         503, "All connections are taken; try again after Retry-After seconds, or raise limits.max_connections."
     ),
     "too_many_items": Kind(413, "A batch has more than 10 000 jobs; send several."),
+    "too_many_dependencies": Kind(422, "The jobs of a batch have more than 50 000 dependencies; use groups."),
     "too_many_heartbeats": Kind(429, "One lease is renewed far too often; keep to the interval that the claim named."),
     "too_many_keys": Kind(422, "The JSON has more than 10 000 keys."),
     "too_many_requests": Kind(
@@ -117,8 +132,11 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "unknown_blocker": Kind(422, "`blocked_on` names a ticket that does not exist."),
     "unknown_gate": Kind(422, "A gate names a command that is not configured (tickets.gates)."),
+    "unknown_dependency": Kind(422, "`depends_on` names a job, or an item of the batch, that is not there."),
+    "unknown_group": Kind(422, "The job is to enter or to wait for a group that is not there."),
     "unknown_job": Kind(404, "There is no job with this id."),
     "unknown_queue": Kind(422, "The job names a queue that is not configured."),
+    "unknown_schedule": Kind(404, "There is no schedule of this name."),
     "unknown_schema": Kind(404, "No schema of this name is published; `/v1/schemas` lists them."),
     "unknown_stream": Kind(422, "A claim names a stream that belongs to no configured queue."),
     "unknown_task": Kind(422, "The job or ticket names a task that is not configured."),

@@ -21,6 +21,8 @@ class TaskObject(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     #: JSON Schema (2020-12) of the payload. null: any object goes, or no slot of this node runs the task.
     payload_schema: dict[str, Any] | None
+    #: Whether none of its jobs is started.
+    paused: bool = False
 
 
 class Tasks(msgspec.Struct, frozen=True):

@@ -122,7 +122,7 @@ class Decide(ClientRequest, frozen=True, kw_only=True):
     #: Who decides; without it, the name of the caller's token. Another name than the token's takes the scope `admin`.
     by: Person | UnsetType = UNSET
     why: LongText = ""
-    #: The ticket that was looked at: nothing is decided if it has changed since.
+    #: The version of the ticket that was read: nothing is decided if it has changed since.
     version: Version | UnsetType = UNSET
 
 
@@ -286,6 +286,8 @@ class TicketPage(msgspec.Struct, frozen=True):
     tickets: list[Ticket]
     #: Send it as `before` for the next page; null: this was the last.
     next: UUID | None
+    #: Whether approve, reopen and sign-off take another person than those who wrote or edited the ticket.
+    four_eyes: bool = False
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):

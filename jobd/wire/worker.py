@@ -1,5 +1,8 @@
 """The worker contract: claim, heartbeat, complete, fail and release, with every field as the contract spells it.
 
+Beyond the contract are the batches: `complete/batch`, `fail/batch` and `release/batch` take the reports on many jobs
+and answer each as the call for one job would.
+
 What a worker may leave out has a default or is absent; a field that nobody knows is refused. Fields beyond the contract
 may be ignored by any worker. A `reason` is for programs:
 
@@ -19,12 +22,14 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from jobd.config.model import DAY_S
+
 #: Most queues that one claim names.
 MAX_STREAMS = 64
-#: Most jobs of one heartbeat.
+#: Most jobs of one heartbeat, and of one batch of reports.
 MAX_JOBS = 1_000
-#: Most jobs of one claim: all their payloads are in one answer.
-MAX_CLAIMED = 100
+#: Most jobs of one claim: as many as jobd claims in one commit. All their payloads are in one answer.
+MAX_CLAIMED = 500
 #: Longest wait of a claim in milliseconds; a larger `max_wait_ms` counts as this.
 MAX_WAIT_MS = 60_000
 
@@ -33,6 +38,8 @@ StreamName: TypeAlias = Annotated[str, Meta(max_length=128)]
 #: Opaque to workers: a text that is no token of jobd is refused like the token of another worker.
 LeaseToken: TypeAlias = Annotated[str, Meta(max_length=128)]
 ReportReason: TypeAlias = Literal["superseded", "canceled", "unknown_job", "conflicting_outcome"]
+#: Seconds for which a job is put off, up to 366 days, as for the delay of a new one.
+SnoozeS: TypeAlias = Annotated[float, Meta(ge=0, le=366 * DAY_S)]
 
 
 class WorkerRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,6 +60,21 @@ class ClaimRequest(WorkerRequest, frozen=True, kw_only=True):
     max_jobs: Annotated[int, Meta(ge=1, le=MAX_CLAIMED)] | UnsetType = UNSET
 
 
+class JobInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What one job or group that the claimed job waited for has ended with."""
+
+    #: Of a job or a group.
+    id: str
+    #: `done`, `error` or `canceled`.
+    status: str
+    #: Null unless it is done, and when it is large. Of a group: its counters.
+    result: Any = None
+    #: The error of a job that is not done.
+    error: Any = None
+    #: The result is not here, since it is large: `/v1/jobs/{id}/result` has it.
+    is_large: bool = False
+
+
 class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: UUID
     attempt_id: UUID
@@ -67,6 +89,11 @@ class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     timeout_s: float
     enqueue_id: int
+    #: The trace that the job belongs to (W3C Trace Context); left out if it has none.
+    traceparent: str | UnsetType = UNSET
+    tracestate: str | UnsetType = UNSET
+    #: By `ref` or id; left out if the job waited for no others.
+    inputs: dict[str, JobInput] | UnsetType = UNSET
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +122,9 @@ class ClaimAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: An attempt that takes longer should be given up and reported as failed.
     timeout_s: float | UnsetType = UNSET
     enqueue_id: int | UnsetType = UNSET
+    traceparent: str | UnsetType = UNSET
+    tracestate: str | UnsetType = UNSET
+    inputs: dict[str, JobInput] | UnsetType = UNSET
     jobs: list[ClaimedJob] | UnsetType = UNSET
 
 
@@ -205,6 +235,9 @@ class FailAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class ReleaseRequest(AttemptReport, frozen=True, kw_only=True):
     """Hands a job back unfinished, as a worker does that has to stop: it is queued again and not charged."""
 
+    #: A snooze: seconds until the job comes back, at least 1. Without it, or 0: at once, in its old place.
+    delay_s: SnoozeS | UnsetType = UNSET
+
 
 class ReleaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: The job is handed back, by this report or by the same one before.
@@ -215,3 +248,86 @@ class ReleaseAnswer(msgspec.Struct, frozen=True, kw_only=True):
     #: Why not ok; `canceled` with ok: the job was to be canceled, and is.
     reason: ReportReason | UnsetType = UNSET
     replay: bool | UnsetType = UNSET
+
+
+# Several reports in one call
+
+
+class JobReport(WorkerRequest, frozen=True, kw_only=True):
+    """One of several reports; the fields are those of a call for one job."""
+
+    job_id: UUID
+    attempt_id: UUID
+    lease_token: LeaseToken
+    stream: StreamName | UnsetType = UNSET
+    message_id: Annotated[str, Meta(max_length=128)] | UnsetType = UNSET
+
+
+class CompleteJob(JobReport, frozen=True, kw_only=True):
+    #: Any JSON value up to `limits.result_bytes`; null is one. A large one is better sent with `complete`.
+    result: Raw
+
+
+class CompleteBatchRequest(WorkerRequest, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    jobs: Annotated[list[CompleteJob], Meta(min_length=1, max_length=MAX_JOBS)]
+
+
+class FailJob(JobReport, frozen=True, kw_only=True):
+    error: JobError
+
+
+class FailBatchRequest(WorkerRequest, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    jobs: Annotated[list[FailJob], Meta(min_length=1, max_length=MAX_JOBS)]
+
+
+class ReleaseJob(JobReport, frozen=True, kw_only=True):
+    """Hands back one of several jobs."""
+
+    delay_s: SnoozeS | UnsetType = UNSET
+
+
+class ReleaseBatchRequest(WorkerRequest, frozen=True, kw_only=True):
+    worker_id: WorkerId
+    jobs: Annotated[list[ReleaseJob], Meta(min_length=1, max_length=MAX_JOBS)]
+
+
+class ReportProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one report of several was not taken, as the problem document of a call for one job says it. The job is still
+    held: send another report, or after a status of 500 or more the same again.
+    """
+
+    status: int
+    code: str
+    detail: str
+
+
+class CompleteJobAnswer(CompleteAnswer, frozen=True, kw_only=True):
+    #: Only with ok and ack false, and without a reason.
+    problem: ReportProblem | UnsetType = UNSET
+
+
+class CompleteBatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: In the order of the request.
+    jobs: list[CompleteJobAnswer]
+
+
+class FailJobAnswer(FailAnswer, frozen=True, kw_only=True):
+    #: Only with ok and ack false, and without a reason.
+    problem: ReportProblem | UnsetType = UNSET
+
+
+class FailBatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: In the order of the request.
+    jobs: list[FailJobAnswer]
+
+
+class ReleaseJobAnswer(ReleaseAnswer, frozen=True, kw_only=True):
+    #: Only with ok and ack false, and without a reason.
+    problem: ReportProblem | UnsetType = UNSET
+
+
+class ReleaseBatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    #: In the order of the request.
+    jobs: list[ReleaseJobAnswer]

@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-#: Most workers of one answer.
+#: Most workers in one answer of `GET /v1/workers`.
 MAX_WORKERS = 1_000
 #: Most jobs that are listed of one worker.
 MAX_HELD = 100
@@ -18,7 +18,7 @@ HeldLimit: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_HELD)]
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    #: As it calls itself; `host:uuid` for the slots of a jobd, `redis:name` for one that speaks only Redis.
+    #: As it calls itself; `slots:host:uuid` for the slots of a jobd, `redis:name` for one that speaks only Redis.
     worker_id: str
     #: `slots`: in a jobd itself; `http`: claims over HTTP; `redis`: speaks only Redis. Derived from `worker_id`.
     kind: Literal["slots", "http", "redis"]

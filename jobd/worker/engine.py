@@ -1,8 +1,9 @@
 """The engine as slots see it, when it is a jobd elsewhere: renewals, events and reports become calls.
 
-One call renews all leases of this worker, and one sends the events of all its jobs, up to CALL_BYTES. Each
-report is a call of its own. An error that is raised means that nothing is known or nothing has changed: the same may be
-sent again.
+One call renews all leases of this worker, one sends the events of all its jobs, up to CALL_BYTES, and one the reports
+that have gathered (see `reports`). An error that is raised, or stands in the place of an answer, means that nothing is
+known or nothing has changed: the same may be sent again. TaskFailed means that jobd does not take a result: that is
+what to report instead.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import msgspec
 from anyio import to_thread
 from msgspec import UNSET, Raw
 
@@ -20,9 +20,11 @@ from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
 from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.events import Kept, OutOfStep
 from jobd.lifecycle.heartbeat import Renewal
+from jobd.lifecycle.release import Release
 from jobd.tasks.runner import TaskFailed
 from jobd.wire import events as wire_events
 from jobd.wire import worker as wire
+from jobd.worker.reports import ReportLine, SentReport
 from jobd.worker.session import is_about_the_body
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from jobd.lifecycle.complete import Completion
     from jobd.lifecycle.events import Answer, EventBatch
     from jobd.lifecycle.fail import Failure
-    from jobd.lifecycle.heartbeat import Beat
+    from jobd.lifecycle.lease import LeaseProof
     from jobd.lifecycle.report import Held
     from jobd.worker.session import WorkerSession
 
@@ -39,20 +41,11 @@ if TYPE_CHECKING:
 CALL_BYTES = 3 << 20
 #: Most bytes that type, step and time add to the data of an event.
 EVENT_BYTES = 1400
-#: Seconds added to the timeout for each byte of a result, which has to be sent, checked and written to a disk.
-HOLD_S_PER_BYTE = 1e-6
+#: Most seconds for reports that are handed over together: slots wait for them, even to stop.
+BATCH_S = 5.0
+_COMPLETED = Completed()
 #: Large results encoded at once; each is in memory whole.
 LARGE_RESULTS = 2
-
-
-class _Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    worker_id: str
-    job_id: Any
-    attempt_id: Any
-    lease_token: Any
-    #: Encoded JSON.
-    result: Raw | None = None
-    error: Raw | None = None
 
 
 class SentResults:
@@ -72,11 +65,48 @@ class RemoteEngine:
     def __init__(self, session: WorkerSession, worker_id: str) -> None:
         self._session = session
         self._worker_id = worker_id
-        self.completed = self.failed = self.released = 0
+        self._completes: ReportLine[Completion, Completed | Conflicting | Superseded] = ReportLine(
+            session,
+            worker_id,
+            "complete",
+            kinds=(wire.CompleteAnswer, wire.CompleteBatchAnswer),
+            sent=_completion,
+            answered=lambda answer: _COMPLETED if answer.ok else _refusal(answer.reason),
+            refused=_not_taken,
+        )
+        self._fails: ReportLine[Failure, object] = ReportLine(
+            session,
+            worker_id,
+            "fail",
+            kinds=(wire.FailAnswer, wire.FailBatchAnswer),
+            sent=_failure,
+            answered=_ok_or_refusal,
+        )
+        self._releases: ReportLine[Held, object] = ReportLine(
+            session,
+            worker_id,
+            "release",
+            kinds=(wire.ReleaseAnswer, wire.ReleaseBatchAnswer),
+            sent=_release,
+            answered=_ok_or_refusal,
+        )
+
+    @property
+    def completed(self) -> int:
+        """How many reports of this kind counted; likewise `failed` and `released`."""
+        return self._completes.accepted
+
+    @property
+    def failed(self) -> int:
+        return self._fails.accepted
+
+    @property
+    def released(self) -> int:
+        return self._releases.accepted
 
     # -- leases ------------------------------------------------------------------------------------------------
 
-    async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal | LeaseLost | Exception]:
+    async def heartbeat(self, beats: Sequence[LeaseProof]) -> list[Renewal | LeaseLost | Exception]:
         answers: list[Renewal | LeaseLost | Exception] = []
         for start in range(0, len(beats), wire.MAX_JOBS):
             part = beats[start : start + wire.MAX_JOBS]
@@ -111,43 +141,58 @@ class RemoteEngine:
     # -- reports -----------------------------------------------------------------------------------------------
 
     async def complete(self, report: Completion) -> Completed | Conflicting | Superseded:
-        """Raises TaskFailed for a result that jobd does not take: that is what to report instead."""
-        assert report.result is not None, "results go with their report"
-        result = report.result.encode()
-        body = self._report(report, result=Raw(result))
-        try:
-            hold_s = len(result) * HOLD_S_PER_BYTE
-            answer = await self._session.post("complete", body, wire.CompleteAnswer, hold_s)
-        except ApiProblem as error:
-            if is_about_the_body(error):
-                raise _not_taken(error, len(result)) from error
-            raise
-        self.completed += answer.ok
-        return Completed() if answer.ok else _refusal(answer.reason)
+        """Raises TaskFailed for a result that jobd does not take."""
+        return await self._completes.submit(report)
+
+    async def complete_many(
+        self, reports: Sequence[Completion]
+    ) -> list[Completed | Conflicting | Superseded | Exception]:
+        """As `complete`, for many; a report without an answer within BATCH_S (a long Retry-After) gets an error."""
+        with anyio.move_on_after(BATCH_S):
+            return await self._completes.submit_many(reports)
+        return [ClientError(f"complete: no answer from {self._session.url} within {BATCH_S:g} s")] * len(reports)
 
     async def fail(self, report: Failure) -> object:
-        body = self._report(report, error=Raw(report.error.encode()))
-        answer = await self._session.post("fail", body, wire.FailAnswer)
-        self.failed += answer.ok
-        return answer if answer.ok else _refusal(answer.reason)
+        return await self._fails.submit(report)
+
+    async def fail_many(self, reports: Sequence[Failure]) -> list[object]:
+        return await self._fails.submit_many(reports)
 
     async def release(self, holder: Held) -> object:
-        answer = await self._session.post("release", self._report(holder), wire.ReleaseAnswer)
-        self.released += answer.ok
-        return answer if answer.ok else _refusal(answer.reason)
+        return await self._releases.submit(holder)
 
-    def _report(self, held: Held, **more: Raw) -> _Report:
-        return _Report(
-            worker_id=self._worker_id,
-            job_id=held.job_id,
-            attempt_id=held.attempt_id,
-            lease_token=held.lease_token,
-            **more,
-        )
+    async def release_many(self, holders: Sequence[Held]) -> list[object]:
+        return await self._releases.submit_many(holders)
 
 
-def heartbeat_request(worker_id: str, beats: Sequence[Beat]) -> wire.HeartbeatRequest:
-    jobs = [wire.HeartbeatJob(job_id=beat.job_id, lease_token=str(beat.lease_token)) for beat in beats]
+def _completion(report: Completion) -> SentReport:
+    assert report.result is not None, "results go with their report"
+    return SentReport(
+        job_id=report.job_id,
+        attempt_id=report.attempt_id,
+        lease_token=report.lease_token,
+        result=Raw(report.result.encode()),
+    )
+
+
+def _failure(report: Failure) -> SentReport:
+    return SentReport(
+        job_id=report.job_id,
+        attempt_id=report.attempt_id,
+        lease_token=report.lease_token,
+        error=Raw(report.error.encode()),
+    )
+
+
+def _release(holder: Held) -> SentReport:
+    delay_s = holder.delay_s if isinstance(holder, Release) and holder.delay_s else UNSET
+    return SentReport(
+        job_id=holder.job_id, attempt_id=holder.attempt_id, lease_token=holder.lease_token, delay_s=delay_s
+    )
+
+
+def heartbeat_request(worker_id: str, beats: Sequence[LeaseProof]) -> wire.HeartbeatRequest:
+    jobs = [wire.HeartbeatJob(job_id=beat.resource_id, lease_token=str(beat.lease_token)) for beat in beats]
     return wire.HeartbeatRequest(worker_id=worker_id, jobs=jobs)
 
 
@@ -197,6 +242,10 @@ def _kept(answer: wire_events.EventsAnswer) -> Answer:
     if answer.reason == "out_of_step" and answer.offset is not None:
         return OutOfStep(answer.offset)
     return LeaseLost()
+
+
+def _ok_or_refusal(answer: wire.FailAnswer | wire.ReleaseAnswer) -> object:
+    return answer if answer.ok else _refusal(answer.reason)
 
 
 def _refusal(reason: object) -> Conflicting | Superseded:

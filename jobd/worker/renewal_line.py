@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from jobd.job.model import LeaseLost
-    from jobd.lifecycle.heartbeat import Beat, Renewal
+    from jobd.lifecycle.heartbeat import Renewal
+    from jobd.lifecycle.lease import LeaseProof
     from jobd.worker.session import WorkerSession
 
 
@@ -22,7 +23,7 @@ class HttpLine:
         self._open_session = open_session
         self._worker_id = worker_id
 
-    async def renew(self, beats: Sequence[Beat], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
+    async def renew(self, beats: Sequence[LeaseProof], ttl_s: float) -> Sequence[Renewal | LeaseLost]:
         async with self._open_session() as session:
             request = heartbeat_request(self._worker_id, beats)
             return renewals_in(await session.post_at_once("heartbeat", request, HeartbeatAnswer))

@@ -38,6 +38,8 @@ class WorkerSession(AsyncClient):
         self.is_up: bool | None = None
         #: Whether any call was ever answered.
         self.was_up = False
+        #: Whether jobd knows the calls for several reports; one that was away may have come back as a newer version.
+        self.takes_batches = True
         #: The shortest lease that jobd has granted: pauses must leave room for its renewals.
         self.lease_s = LONGEST_PAUSE_S * TRIES_IN_LEASE
         self._pace = Pace(lambda: self.lease_s / TRIES_IN_LEASE)
@@ -52,13 +54,24 @@ class WorkerSession(AsyncClient):
         """Wait until a call may be made, which is now; as time.monotonic() has it."""
         return await self._pace.wait()
 
-    async def post(self, verb: str, body: object, kind: type[T], hold_s: float = 0.0, *, is_urgent: bool = False) -> T:
-        """The answer; raises ClientError. `hold_s`: how much longer than usual it may take."""
+    async def post(
+        self,
+        verb: str,
+        body: object,
+        kind: type[T],
+        hold_s: float = 0.0,
+        *,
+        is_urgent: bool = False,
+        is_new: bool = False,
+    ) -> T:
+        """The answer; raises ClientError. `hold_s`: how much longer than usual it may take. `is_new`: an older jobd,
+        which is well, may not know the call.
+        """
         called_at = await self._pace.wait(is_urgent=is_urgent)
         try:
             answer = await self.post_at_once(verb, body, kind, hold_s)
         except ClientError as error:
-            if not is_about_the_body(error):
+            if not is_about_the_body(error) and not (is_new and error.code == "not_found"):
                 self._saw_failure(error, called_at)
             raise
         self._saw_success()
@@ -75,6 +88,7 @@ class WorkerSession(AsyncClient):
             log.info("connected to jobd at %s", self.url)
         elif not self.is_up:
             log.info("connected to jobd at %s again, after %.1f s", self.url, time.monotonic() - self._down_since)
+            self.takes_batches = True
         self.is_up = self.was_up = True
 
     def _saw_failure(self, error: ClientError, called_at: float) -> None:

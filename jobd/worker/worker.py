@@ -93,17 +93,24 @@ class RemoteWorker:
         return Outcome(engine.completed, engine.failed, engine.released, signalled)
 
     def _tree(self, engine: RemoteEngine, runners: Mapping[str, Runner]) -> list[Spec]:
+        served = {name: queue.slots for name, queue in self._config.queues.items() if queue.slots}
         claims = RemoteClaims(
             self.session,
             self.worker_id,
-            [name for name, queue in self._config.queues.items() if queue.slots],
+            served,
+            slots=served,
             release=engine.release,
             must_answer=self._target.must_answer,
         )
 
+        known = self._config
+
         def config() -> Config:
             """With the leases that jobd grants, once it has granted one."""
-            return msgspec.structs.replace(self._config, leases=claims.leases or self._config.leases)
+            nonlocal known
+            if claims.leases is not None and known.leases is not claims.leases:
+                known = msgspec.structs.replace(self._config, leases=claims.leases)
+            return known
 
         leases = JobLeases(engine, config)
         guard = LeaseWatchdog(HttpLine(self._open_session, self.worker_id), leases, config)

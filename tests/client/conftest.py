@@ -37,6 +37,9 @@ class Awaited:
     def ticket_events(self, *args: Any, **kwargs: Any) -> Iterator[object]:
         return self._each(self._client.ticket_events(*args, **kwargs))
 
+    def response_events(self, *args: Any, **kwargs: Any) -> Iterator[object]:
+        return self._each(self._client.response_events(*args, **kwargs))
+
     def _each(self, events: AsyncGenerator[object, None]) -> Iterator[object]:
         try:
             while True:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from jobd import Client
 from tests.http.test_events import claim, complete
 from tests.support.daemon import environment, run_jobd
 from tests.support.http import Api
+from tests.support.terminal import terminal
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -87,8 +89,8 @@ def run(url: str) -> Iterator[Callable[..., Running]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.clean_up()
+    for command in started:
+        command.clean_up()
 
 
 # -- submit -------------------------------------------------------------------------------------------------------
@@ -154,6 +156,10 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "letters of a task without all": (["dlq", "retry", "--task", "chat"], 2, "name jobs, or give --all"),
     "a letter that is no id": (["dlq", "retry", "x"], 5, "$.ids[0]"),
     "a limit of nothing": (["list", "--limit", "0"], 2, "is not in the range"),
+    "a delete of everything unsaid": (["delete"], 2, "give a filter"),
+    "a delete of all and some": (["delete", "--all", "--status", "done"], 2, "give a filter"),
+    "a delete of running jobs": (["delete", "--status", "running"], 2, "is not one of"),
+    "a delete by no time": (["delete", "--older-than", "soon"], 2, "is no time"),
     "a status that is none": (["list", "--status", "odd"], 2, "is not one of"),
     "a job to watch that is none": (["watch", NOBODY], 5, f"job {NOBODY}: there is no job"),
     "a shell that is none": (["completion", "csh"], 2, "is not one of"),
@@ -339,8 +345,72 @@ def test_cancel_says_what_came_of_it(url: str, client: Client, workers: Database
 
     ended = [run_jobd("cancel", job_id, "--url", url) for job_id in (waiting, running, done)]
 
-    assert [one.returncode for one in ended] == [0, 0, 5]
+    assert [command.returncode for command in ended] == [0, 0, 5]
     assert ended[0].stdout == f"job {waiting}: canceled\n"
     assert ended[1].stdout.startswith(f"job {running}: asked to stop")
     assert f"job {done} is done and stays so" in ended[2].stderr
     assert json.loads(run_jobd("cancel", waiting, "--json", "--url", url).stdout)["status"] == "canceled"
+
+
+# -- delete ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(client: Client, workers: DatabaseWorkers) -> Iterator[str]:
+    """The label of three jobs that are done."""
+    value = str(uuid.uuid4())
+    for _ in range(3):
+        workers.finish(str(client.submit("plan", {}, labels={"of": value}).job_id))
+    yield value
+    client.delete_jobs(labels={"of": value})
+
+
+def test_delete_says_how_many_jobs_went(client: Client, url: str, finished: str) -> None:
+    kept = run_jobd("delete", "--label", f"of={finished}", "--older-than", "1d", "--url", url)
+    gone = run_jobd("delete", "--label", f"of={finished}", "--status", "done", "--json", "--url", url)
+
+    assert (kept.returncode, kept.stdout) == (0, "there is nothing to delete\n")
+    assert (gone.returncode, json.loads(gone.stdout)) == (0, {"deleted": 3, "skipped": 0})
+    assert client.count(labels={"of": finished}).count == 0
+
+
+@pytest.mark.parametrize(("key", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 3)])
+def test_delete_asks_on_a_terminal(client: Client, url: str, finished: str, key: str, code: int, left: int) -> None:
+    with terminal("delete", "--label", f"of={finished}", "--url", url) as shown:
+        shown.wait_for("Delete 3 jobs with their results?")
+        shown.press(key)
+        ended = shown.end()
+
+    assert ended == code
+    assert client.count(labels={"of": finished}).count == left
+
+
+def test_delete_with_yes_does_not_ask(client: Client, url: str, finished: str) -> None:
+    with terminal("delete", "--label", f"of={finished}", "--yes", "--url", url) as shown:
+        assert shown.end() == 0
+        shown.wait_for("3 jobs deleted")
+
+
+def test_limits_of_keys_are_set_listed_and_dropped(url: str) -> None:
+    set_one = run_jobd("limit", "set", "fast", "ann", "--running", "2", "--json", "--url", url)
+    listed = run_jobd("limit", "list", "fast", "--json", "--url", url)
+    table = run_jobd("limit", "list", "fast", "--url", url)
+    dropped = run_jobd("limit", "drop", "fast", "ann", "--url", url)
+
+    assert json.loads(set_one.stdout)["running"] == 2
+    assert [json.loads(line)["key"] for line in listed.stdout.splitlines()] == ["ann"]
+    assert table.stdout.split()[:2] == ["ann", "2"]
+    assert "configured for every key" in table.stderr
+    assert dropped.stdout == "key ann of queue fast has no limits of its own\n"
+
+
+def test_a_rate_without_its_period_is_wrong_usage(url: str) -> None:
+    assert run_jobd("limit", "set", "fast", "ann", "--rate", "2", "--url", url).returncode == 2
+
+
+def test_pause_and_resume_name_what_they_mean(url: str) -> None:
+    assert run_jobd("pause", "--task", "embed", "--all", "--url", url).returncode == 0
+    resumed = run_jobd("resume", "--task", "embed", "--all", "--url", url)
+
+    assert resumed.stdout == "task embed goes on\njobs are started again\n"
+    assert run_jobd("pause", "--url", url).returncode == 2

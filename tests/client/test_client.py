@@ -197,16 +197,23 @@ def test_waiting_ends_with_the_job(client: Client, workers: DatabaseWorkers) -> 
     assert client.wait(job_id).status == "done"
 
 
-def test_submit_and_wait_returns_the_job_that_has_ended(client: Client, workers: DatabaseWorkers) -> None:
+@pytest.mark.parametrize(("call", "option"), [("submit_and_wait", "wait_s"), ("submit", "hold_s")])
+def test_submit_that_waits_returns_the_job_that_has_ended(
+    client: Client, workers: DatabaseWorkers, call: str, option: str
+) -> None:
     mark = secrets.token_hex()
     query = "SELECT id::text FROM jobs WHERE payload->>'mark' = $1"
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.submit_and_wait, "chat", {"mark": mark}, wait_s=30)
+        waiting = pool.submit(getattr(client, call), "chat", {"mark": mark}, **{option: 30})
         ((job_id,),) = wait_until(lambda: workers.rows(query, mark), "no job came", 10)
         workers.finish(job_id)
         job = waiting.result()
 
     assert (str(job.job_id), job.status, job.result, job.existing) == (job_id, "done", {"ok": True}, False)
+
+
+def test_submit_that_has_waited_long_enough_returns_the_job_as_it_stands(client: Client) -> None:
+    assert client.submit("chat", {}, hold_s=0.2).status == "queued"
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.3])

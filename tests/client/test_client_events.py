@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jobd.client import Conflict, Refused, Unreachable
 from jobd.wire.sse import SseMessage, SseParser
 from tests.conftest import NOBODY_WORKS
-from tests.http.test_events import claim, complete, tell
+from tests.http.test_events import claim, complete, emit
 from tests.support.http import Api
 from tests.support.proxy import proxy
 from tests.support.wait import wait_until
@@ -37,8 +37,8 @@ def shown(events: list[Event]) -> list[str]:
 
 
 def whole(tokens: int) -> list[str]:
-    told = [f"1-{n} token" for n in range(1, tokens + 1)]
-    return ["0-1 queued", "1-0 running", *told, f"1-{tokens + 1} done"]
+    tokens_seen = [f"1-{n} token" for n in range(1, tokens + 1)]
+    return ["0-1 queued", "1-0 running", *tokens_seen, f"1-{tokens + 1} done"]
 
 
 def submit(client: Client) -> str:
@@ -48,7 +48,7 @@ def submit(client: Client) -> str:
 def finished_job(client: Client, api: Api) -> str:
     job_id = submit(client)
     held = claim(api, job_id)
-    tell(api, held, "a", "b")
+    emit(api, held, "a", "b")
     complete(api, held)
     return job_id
 
@@ -83,7 +83,7 @@ def test_a_live_job_is_told_to_its_end(client: Client, api: Api) -> None:
     reading.until_seen(1)
 
     held = claim(api, job_id)
-    tell(api, held, "a", "b")
+    emit(api, held, "a", "b")
     complete(api, held)
 
     assert reading.until_over() == WHOLE
@@ -139,7 +139,7 @@ def test_a_line_cut_at_random_points_costs_no_event_and_doubles_none(
             count = 0
             while line.cuts < CUTS:
                 assert reading.is_alive()
-                tell(api, held, "x" * chance.randrange(200))
+                emit(api, held, "x" * chance.randrange(200))
                 count += 1
             complete(api, held)
 
@@ -172,7 +172,7 @@ def test_kill_9_and_restart_cost_no_event_and_double_none(
         job_id = submit(client)
         reading = Reading(client, job_id)
         held = claim(Api(daemon.address), job_id)
-        tell(Api(daemon.address), held, *"abc", offset=0)
+        emit(Api(daemon.address), held, *"abc", offset=0)
         reading.until_seen(4)
         ticket = client.create_ticket("Count", "chat", {}, created_by="ann")
         changes = client.ticket_events(ticket.ticket_id)
@@ -180,7 +180,7 @@ def test_kill_9_and_restart_cost_no_event_and_double_none(
 
         daemon.kill()
         daemon.start().until_ready()
-        stubbornly(lambda: tell(Api(daemon.address), held, *"de", offset=3))
+        stubbornly(lambda: emit(Api(daemon.address), held, *"de", offset=3))
         stubbornly(lambda: Api(daemon.address)("POST", "/internal/worker/complete", {**held, "result": {}}))
         assert Api(daemon.address)("POST", f"/v1/tickets/{ticket.ticket_id}/approve", {"by": "bob"}).status == 200
 

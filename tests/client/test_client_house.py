@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
 
-from jobd.client import NotFound, Refused
+from jobd.client import Gone, NotFound, Refused
 from tests.client.test_client_events import Reading, shown
-from tests.http.test_events import claim, complete, tell
+from tests.http.test_events import claim, complete, emit
 
 if TYPE_CHECKING:
     from jobd import Client
@@ -49,7 +51,7 @@ def test_workers_and_what_they_hold(client: Client, workers: DatabaseWorkers) ->
 
     found = client.workers(limit=1000)
 
-    (worker,) = (one for one in found.workers if one.worker_id == "worker-1")
+    (worker,) = (worker for worker in found.workers if worker.worker_id == "worker-1")
     assert (worker.kind, worker.jobs >= 1, found.held) == ("http", True, [])
     assert found.total == len(found.workers)
     assert len(client.workers(limit=1, held=1).held) == 1
@@ -66,6 +68,28 @@ def test_queues_are_paused_and_resumed(client: Client) -> None:
         client.pause("a/b")
 
 
+def test_jobs_are_counted_and_changed_by_a_filter(client: Client, workers: DatabaseWorkers) -> None:
+    labels = {"run": str(uuid.uuid4())}
+    waiting = [client.submit("plan", {}, labels=labels).job_id for _ in range(3)]
+    dead_ones = [client.submit("plan", {}, labels=labels).job_id for _ in range(2)]
+    for job_id in dead_ones:
+        workers.fail(str(job_id))
+
+    counts = [client.count(labels=labels, action=action).count for action in ("cancel", "retry", "delete")]
+    canceled = client.cancel_jobs(labels=labels, limit=2)
+    rest = client.cancel_jobs(labels=labels, before=canceled.next)
+    retried = client.retry_jobs(labels=labels, status="error", since=datetime(2020, 1, 1, tzinfo=timezone.utc))
+    kept = client.delete_jobs(labels=labels, until=datetime(2020, 1, 1, tzinfo=timezone.utc))
+    deleted = client.delete_jobs(labels=labels)
+
+    assert counts == [3, 2, 2]
+    assert (canceled.changed, rest.changed, retried.changed) == (2, 1, 2)
+    assert (kept.changed, deleted.changed, client.count(labels=labels).count) == (0, 5, 2)
+    with pytest.raises(Gone):
+        client.get(waiting[0])
+    client.cancel_jobs(labels=labels)
+
+
 def test_dead_letters_are_paged_and_run_again_once(client: Client, workers: DatabaseWorkers) -> None:
     letters = [dead(client, workers, "plan") for _ in range(3)]
 
@@ -75,18 +99,26 @@ def test_dead_letters_are_paged_and_run_again_once(client: Client, workers: Data
     the_rest = client.retry_dead_letters(task="plan", queue="fast", limit=1000)
     nothing = client.retry_dead_letters(ids=letters)
 
-    assert [str(one.job_id) for one in (*first.letters, *second.letters)] == letters[::-1]
+    assert [str(letter.job_id) for letter in (*first.letters, *second.letters)] == letters[::-1]
     assert (first.letters[0].reason, first.letters[0].redriven_to) == ("not_retryable", None)
-    assert [str(one.old) for one in by_id.retried] == letters[:1]
-    assert {str(one.old) for one in the_rest.retried} >= {*letters[1:]}
+    assert [str(retry.old) for retry in by_id.retried] == letters[:1]
+    assert {str(retry.old) for retry in the_rest.retried} >= {*letters[1:]}
     assert (nothing.retried, the_rest.next) == ([], None)
     assert str(client.get(by_id.retried[0].new).redriven_from) == letters[0]
+
+
+def test_dead_letters_are_grouped(client: Client, workers: DatabaseWorkers) -> None:
+    job_id = dead(client, workers, "plan")
+
+    group = client.dead_letter_groups().groups[0]
+
+    assert (group.task, str(group.example_id), group.open >= 1) == ("plan", job_id, True)
 
 
 def test_following_from_now_on_passes_over_what_was(client: Client, api: Api) -> None:
     job_id = str(client.submit("chat", {}, queue="told").job_id)
     held = claim(api, job_id)
-    tell(api, held, "a", "b")
+    emit(api, held, "a", "b")
     reading = Reading(client, job_id, after="1-1")
     reading.until_seen(1)
     from_now = Reading(client, job_id, after="now")

@@ -64,7 +64,7 @@ def test_decisions_move_the_ticket_and_stand_in_its_trail(client: Client) -> Non
     trail = client.trail(ticket_id)
 
     assert moved == ["BLOCKED", "NEW", "TODO"]
-    assert [(one["kind"], one["decided_by"], one["why"]) for one in trail.decisions] == [
+    assert [(decision["kind"], decision["decided_by"], decision["why"]) for decision in trail.decisions] == [
         ("REJECT", "bob", "too large"),
         ("UNBLOCK", "bob", "it is smaller now"),
         ("APPROVE", "carol", ""),
@@ -89,7 +89,7 @@ def test_what_cannot_be_decided_is_a_conflict_with_its_code(client: Client) -> N
     with pytest.raises(NotFound) as unknown:
         client.approve(NOBODY, by="bob")
 
-    codes = [one.value.code for one in (again, reopened, signed, edited, nameless, unknown)]
+    codes = [refusal.value.code for refusal in (again, reopened, signed, edited, nameless, unknown)]
     assert codes == ["illegal_transition"] * 2 + ["no_sign_off", "not_new", "invalid", "unknown_ticket"]
 
 
@@ -100,7 +100,7 @@ def test_pages_follow_each_other(client: Client) -> None:
     first = client.tickets(created_by=person, limit=2)
     second = client.tickets(created_by=person, limit=2, before=first.next)
 
-    assert [one.ticket_id for one in (*first.tickets, *second.tickets)] == made[::-1]
+    assert [entry.ticket_id for entry in (*first.tickets, *second.tickets)] == made[::-1]
     assert client.tickets(created_by=person, status="DONE").tickets == []
 
 
@@ -133,7 +133,7 @@ def test_a_lost_answer_is_asked_for_again_and_makes_one_ticket(connect: Connect,
         ticket = new(client, created_by=person)
 
         assert line.cuts == 1
-        assert [one.ticket_id for one in client.tickets(created_by=person).tickets] == [ticket.ticket_id]
+        assert [ticket.ticket_id for ticket in client.tickets(created_by=person).tickets] == [ticket.ticket_id]
 
 
 def test_a_decision_with_a_lost_answer_is_not_made_twice(client: Client, connect: Connect, daemon: Jobd) -> None:

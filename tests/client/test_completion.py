@@ -38,12 +38,12 @@ def client(url: str) -> Iterator[Client]:
 def offered(*words: str, incomplete: str = "") -> dict[str, str | None]:
     """Words and what is said about them."""
     shell = BashComplete(cli, {}, "jobd", "_JOBD_COMPLETE")
-    return {one.value: one.help for one in shell.get_completions(list(words), incomplete)}
+    return {completion.value: completion.help for completion in shell.get_completions(list(words), incomplete)}
 
 
 def test_commands_and_options_are_offered() -> None:
     assert {"submit", "watch", "list", "dlq", "top", "completion"} <= offered().keys()
-    assert offered("dlq").keys() == {"list", "retry"}
+    assert offered("dlq").keys() == {"groups", "list", "retry"}
     assert offered("submit", "chat", incomplete="--fo").keys() == {"--follow"}
     assert offered("list", "--status", incomplete="c").keys() == {"canceled"}
 

@@ -1,9 +1,12 @@
 """A worker written from the Redis contract alone: plain redis-py, nothing of jobd.
 
 python raw_worker.py REDIS_URL CONSUMER [seconds of work per job]
+
+SIGTERM: finish the job in hand, if any, and leave.
 """
 
 import json
+import signal
 import sys
 import time
 
@@ -18,7 +21,9 @@ def now_ms():
 
 def main(url, consumer, work_s):
     r = redis.Redis.from_url(url, decode_responses=True)
-    while True:
+    asked_to_leave = []
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.append(True))
+    while not asked_to_leave:
         answer = r.xreadgroup(GROUP, consumer, {STREAM: ">"}, count=1, block=500)
         for _, messages in answer or []:
             for message_id, fields in messages:

@@ -137,7 +137,7 @@ def test_many_jobs_go_as_lines(curl: Curl, tmp_path: Path) -> None:
     said = curl("/v1/jobs/batch", "--header", "Content-Type: application/x-ndjson", "--data-binary", f"@{file}")
 
     assert said.status == 202
-    reads = [curl(f"/v1/jobs/{one['job_id']}").body["payload"] for one in said.body["jobs"]]
+    reads = [curl(f"/v1/jobs/{job['job_id']}").body["payload"] for job in said.body["jobs"]]
     assert reads == [{"n": 1}, {"n": 2}]
 
 

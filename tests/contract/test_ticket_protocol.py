@@ -14,10 +14,11 @@ import msgspec
 import pytest
 
 from jobd.config.model import GateCommand, Leases, Tickets
-from jobd.lifecycle.lease import Grip, acquire, claim_record_schema, renew
+from jobd.lifecycle.lease import LeaseProof, acquire, claim_record_schema, renew
+from jobd.store.leader import OwnerNames
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
-from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames, claim_heartbeat_s, claim_ttl_s
+from jobd.tickets.pollers.claims import ClaimKeeper, claim_heartbeat_s, claim_ttl_s
 from jobd.tickets.pollers.judge import find_executed_workorders, read_for_judge, settle, write_settled
 from jobd.tickets.pollers.run import Bundle, execute, find_open_workorders
 from jobd.tickets.pollers.schedule import find_ready_events, schedule
@@ -202,9 +203,11 @@ async def test_long_work_renews_its_claim(db: Database, folder: Path) -> None:
 
 async def test_a_renewal_compares_the_version_so_that_one_of_two_loses(pollers: TicketPollers) -> None:
     (record,) = await take(pollers, "WORKORDER", [uuid4()])
-    grip = Grip(resource_id=record.resource_id, lease_token=record.lease_token, claim_version=record.claim_version)
+    proof = LeaseProof(
+        resource_id=record.resource_id, lease_token=record.lease_token, claim_version=record.claim_version
+    )
 
-    answers = [(await renew(pollers.db.pool, "WORKORDER", [grip], ttl_s=TTL_S))[0] for _ in range(2)]
+    answers = [(await renew(pollers.db.pool, "WORKORDER", [proof], ttl_s=TTL_S))[0] for _ in range(2)]
 
     assert answers[0] is not None
     assert answers[0].claim_version == record.claim_version + 1
@@ -461,9 +464,9 @@ async def test_the_end_does_not_depend_on_who_looks_when(pollers: TicketPollers)
 
     for ticket_id in tickets:
         trail = await pollers.trail(ticket_id)
-        assert [len(one) for one in (trail.events, trail.workorders, trail.output_bundles, trail.run_records)] == [
-            1
-        ] * 4
+        assert [
+            len(artifacts) for artifacts in (trail.events, trail.workorders, trail.output_bundles, trail.run_records)
+        ] == [1] * 4
 
 
 # -- split brain -------------------------------------------------------------------------------------------------------

@@ -24,10 +24,11 @@ from jobd.backup.output import new_file
 from jobd.config.model import Config
 from jobd.host.account import server_account
 from jobd.host.data_dir import DataDir
-from jobd.maintenance.janitor import LEADER_KEY
+from jobd.lifecycle.prune import LEADER_KEY
 from jobd.servers.postgres import PROGRAM
 from jobd.store.postgres import Database
 from tests.support.daemon import Jobd, environment
+from tests.support.forms import send_file
 from tests.support.wait import wait_until
 from tests.support.workerless import CONFIG, WorkerlessDaemon
 
@@ -89,6 +90,7 @@ class Worlds:
         self.file = folder / "b.tar"
         self.large = self._done(old, LARGE)
         self.small = self._done(old, {"n": 1})
+        self.sent: Any = send_file(old.api, b"of a client", filename="client.jsonl").json
         self.keyed: str = self.submit_with_key(old)
         self.held = old.running(queue="slow", max_attempts=1)
         self.canceled = old.submit()
@@ -177,9 +179,19 @@ def test_restored_counts_are_those_of_the_jobs(worlds: Worlds, new: WorkerlessDa
 def test_results_can_be_read_from_their_rows_and_files(worlds: Worlds, new: WorkerlessDaemon) -> None:
     assert new.api("GET", f"/v1/jobs/{worlds.large}/result").json == LARGE
     assert new.read(worlds.small)["result"] == {"n": 1}
-    assert worlds.made["contents"]["result_files"] == 1
+    assert worlds.made["contents"]["result_files"] == 2
     assert worlds.restored["results_missing"] == []
     (file,) = new.daemon.data_dir.glob("results/??/*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_files_of_clients_can_be_read(worlds: Worlds, new: WorkerlessDaemon) -> None:
+    file_id = worlds.sent["id"]
+
+    assert new.api("GET", f"/v1/files/{file_id}").json == worlds.sent
+    assert new.api("GET", f"/v1/files/{file_id}/content").body == b"of a client"
+    (file,) = new.daemon.data_dir.glob("files/??/*.data")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
 
@@ -307,7 +319,7 @@ def test_backup_goes_to_a_pipe_whole(worlds: Worlds) -> None:
         done = subprocess.run(argv, cwd="/", env=environment({}), stdout=out, stderr=subprocess.PIPE, timeout=90)
     assert done.returncode == 0, done.stderr
 
-    assert succeed("restore", piped, "--check")["contents"]["result_files"] == 1
+    assert succeed("restore", piped, "--check")["contents"]["result_files"] == 2
 
 
 REFUSED: dict[str, tuple[Callable[[Worlds], list[str | Path]], int, str]] = {
@@ -387,7 +399,8 @@ POINTS = [
     pytest.param("jobd.backup.load", "write_to", 1, id="before the rows", marks=pytest.mark.slow),
     pytest.param("jobd.backup.restore", "_write_results", 1, id="before the files", marks=pytest.mark.slow),
     pytest.param("jobd.backup.staging", "take_over", 1, id="before the moves", marks=pytest.mark.slow),
-    pytest.param("jobd.backup.staging", "_move", 2, id="between the moves"),
+    pytest.param("jobd.backup.staging", "_move", 2, id="after the first move", marks=pytest.mark.slow),
+    pytest.param("jobd.backup.staging", "_move", 3, id="before the last move"),
 ]
 
 
@@ -418,13 +431,14 @@ def test_killed_restore_is_not_taken_for_whole(worlds: Worlds, target: Path, mod
 def test_killed_restore_can_be_run_again(worlds: Worlds, target: Path) -> None:
     """Its server is still running, and the result files are where they belong already."""
     kill_restore(worlds.file, target, "jobd.backup.load", "audit")
-    shutil.copytree(worlds.folder / "old" / "results", target / "results")
+    for name in ("results", "files"):
+        shutil.copytree(worlds.folder / "old" / name, target / name)
     assert command("serve", "--data-dir", target, "--port", "0").returncode == 73
 
     again = succeed("restore", worlds.file, "--data-dir", target)
 
     assert again["contents"] == worlds.made["contents"]
-    assert sorted(os.listdir(target)) == ["jobd.lock", "postgres", "results", "run"]
+    assert sorted(os.listdir(target)) == ["files", "jobd.lock", "postgres", "results", "run"]
 
 
 def test_restore_killed_after_its_last_move_has_happened(worlds: Worlds, target: Path) -> None:
@@ -434,5 +448,5 @@ def test_restore_killed_after_its_last_move_has_happened(worlds: Worlds, target:
     made = succeed("backup", target.parent / "again.tar", "--data-dir", target)  # of a jobd that does not run
 
     assert made["contents"]["jobs"]["done"] == worlds.made["contents"]["jobs"]["done"]
-    assert made["contents"]["result_files"] == 1
+    assert made["contents"]["result_files"] == 2
     assert not (target / "restoring").exists()

@@ -31,17 +31,17 @@ class Worker(threading.Thread):
     def __init__(self, daemon: Jobd) -> None:
         super().__init__()
         self._daemon = daemon
-        self.told = 0
+        self.sent = 0
         self.may_end = threading.Event()
 
     def run(self) -> None:
         claimed = self.post("claim", {"streams": ["jobs:stream"], "max_wait_ms": 5000})
         held = {name: claimed[name] for name in ("job_id", "lease_token")}
-        while self.told < EVENTS or not self.may_end.is_set():
-            event = {"type": "token", "data": {"n": self.told}}
-            answer = self.post("events", {**held, "events": [event], "offset": self.told})
+        while self.sent < EVENTS or not self.may_end.is_set():
+            event = {"type": "token", "data": {"n": self.sent}}
+            answer = self.post("events", {**held, "events": [event], "offset": self.sent})
             assert answer["ok"], answer
-            self.told += 1
+            self.sent += 1
             time.sleep(0.005)
         assert self.post("complete", {**held, "attempt_id": claimed["attempt_id"], "result": 1})["ok"]
 
@@ -108,10 +108,10 @@ def test_every_client_sees_every_event_once_whatever_is_cut(jobd: Callable[..., 
     for thread in (worker, *clients):
         thread.start()
 
-    wait_until(lambda: worker.told > EVENTS // 4)
+    wait_until(lambda: worker.sent > EVENTS // 4)
     with redis.Redis.from_url(daemon.addresses["REDIS_URL"]) as client:
         client.flushall()
-    wait_until(lambda: worker.told > EVENTS // 2)
+    wait_until(lambda: worker.sent > EVENTS // 2)
     daemon.kill()
     daemon.start().until_ready()
     wait_until(lambda: sum(client.cuts for client in clients) >= CUTS)
@@ -120,7 +120,7 @@ def test_every_client_sees_every_event_once_whatever_is_cut(jobd: Callable[..., 
         thread.join(60)
         assert not thread.is_alive()
 
-    expected = ["0-1", *(f"1-{n}" for n in range(worker.told + 2))]
+    expected = ["0-1", *(f"1-{n}" for n in range(worker.sent + 2))]
     for client in clients:
         assert [cursor for cursor, _ in client.seen] == expected
         assert [kind for _, kind in client.seen].count("done") == 1

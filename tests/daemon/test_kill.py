@@ -1,10 +1,9 @@
-"""kill -9 at any moment: the next start is ready without a hand's turn, and nothing acknowledged is gone."""
+"""kill -9 at certain moments: the next start is ready without a hand's turn. Random moments, under load: test_chaos."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ import pytest
 import redis
 
 from jobd.servers import valkey as embedded_valkey
-from tests.support import submit_load
 from tests.support.daemon import READY_S, TOP, is_alive
 from tests.support.http import Api
 from tests.support.wait import wait_until
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.daemon import Jobd
-
-VICTIMS = ("jobd", "postgres", "valkey", "all")
 
 
 def test_killed_jobd_leaves_servers_that_the_next_start_clears(jobd: Callable[..., Jobd]) -> None:
@@ -136,69 +132,6 @@ def test_killed_in_the_middle_of_the_first_start(jobd: Callable[..., Jobd]) -> N
 
     assert not (daemon.data_dir / "postgres.new").exists()
     assert daemon.stop() == 0
-
-
-@pytest.mark.timeout(240)
-def test_random_kills_then_ready_again_with_every_acknowledged_job(jobd: Callable[..., Jobd], folder: Path) -> None:
-    kill_cycles(under_load(jobd, folder), cycles=6, seed=random.randrange(1 << 30))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_fifty_random_kills_then_ready_again_with_every_acknowledged_job(
-    jobd: Callable[..., Jobd], folder: Path
-) -> None:
-    kill_cycles(under_load(jobd, folder), cycles=50, seed=random.randrange(1 << 30))
-
-
-def under_load(jobd: Callable[..., Jobd], folder: Path) -> Jobd:
-    return jobd(None, *submit_load.arguments(folder), **submit_load.variables(folder))
-
-
-def kill_cycles(daemon: Jobd, *, cycles: int, seed: int) -> None:
-    """Start, kill a random victim at a random moment (often before it is ready), start again; ready every time.
-
-    Jobs are submitted all the while. What was acknowledged is there in the end, done once, with its result.
-    """
-    chance = random.Random(seed)
-    started: set[int] = set()
-    with submit_load.SubmitLoad(daemon) as submitted:
-        for cycle in range(cycles):
-            victim = VICTIMS[cycle % len(VICTIMS)]
-            daemon.start(prepared=False)
-            if chance.random() < 0.5:
-                daemon.until_ready()
-            time.sleep(chance.random() * 0.8)  # the fault's moment, not a wait for anything
-            started |= daemon.processes()
-            _kill(daemon, victim)
-            if victim in ("postgres", "valkey"):
-                daemon.until_ready()
-                submitted.wait_for_more(30)
-                daemon.kill()
-            started |= daemon.processes()
-
-        daemon.start().until_ready()
-    living = daemon.processes()
-    submitted.check()
-
-    assert len(submitted.acknowledged) >= cycles / 2, f"seed {seed}: nothing was submitted"
-    assert daemon.stop() == 0, f"seed {seed}: {daemon.log()}"
-    left = [pid for pid in started | living if is_alive(pid)]
-    assert not left, f"seed {seed}"
-
-
-def _kill(daemon: Jobd, victim: str) -> None:
-    targets = {daemon.pid} if victim in ("jobd", "all") else set()
-    if victim == "all":
-        targets |= daemon.processes()
-    elif victim != "jobd":
-        with contextlib.suppress(LookupError):
-            targets |= {daemon.server_pid(victim)}
-    for pid in targets:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    if daemon.pid in targets:
-        daemon.wait()
 
 
 def _site_packages() -> Path:

@@ -60,7 +60,7 @@ def dead(workerless: WorkerlessDaemon, **fields: Any) -> str:
     return job_id
 
 
-def tell(workerless: WorkerlessDaemon, held: dict[str, Any], *events: dict[str, Any]) -> None:
+def emit_events(workerless: WorkerlessDaemon, held: dict[str, Any], *events: dict[str, Any]) -> None:
     proof = {name: held[name] for name in ("worker_id", "job_id", "lease_token")}
     assert workerless.post("events", {**proof, "events": list(events)}).status == 200
 
@@ -109,7 +109,9 @@ def test_list_on_a_terminal_is_a_table_with_colours_unless_they_are_unwanted(
 )
 def test_watch_begins_where_it_is_told_to(workerless: WorkerlessDaemon, call: Call, since: str, text: str) -> None:
     held = workerless.running()
-    tell(workerless, held, {"type": "token", "data": {"text": "one"}}, {"type": "token", "data": {"text": " two"}})
+    emit_events(
+        workerless, held, {"type": "token", "data": {"text": "one"}}, {"type": "token", "data": {"text": " two"}}
+    )
     workerless.complete(held, {"n": 1})
 
     code, lines, _ = call("watch", held["job_id"], "--from", since)
@@ -129,7 +131,7 @@ def test_watch_ends_with_the_outcome_of_the_job(workerless: WorkerlessDaemon, ca
 
 def test_watch_goes_on_after_a_cut_line(workerless: WorkerlessDaemon, call: Call) -> None:
     held = workerless.running()
-    tell(workerless, held, *({"type": "token", "data": {"text": f"{n} "}} for n in range(50)))
+    emit_events(workerless, held, *({"type": "token", "data": {"text": f"{n} "}} for n in range(50)))
     workerless.complete(held)
 
     with proxy(lambda: workerless.daemon.address, 700, 900, 1100) as line:
@@ -141,7 +143,7 @@ def test_watch_goes_on_after_a_cut_line(workerless: WorkerlessDaemon, call: Call
 
 def test_progress_on_a_terminal_is_a_bar_and_ctrl_c_says_how_to_go_on(workerless: WorkerlessDaemon, url: str) -> None:
     held = workerless.running()
-    tell(workerless, held, {"type": "progress", "step": "half\x1b[2J way", "data": {"progress": 0.5}})
+    emit_events(workerless, held, {"type": "progress", "step": "half\x1b[2J way", "data": {"progress": 0.5}})
 
     with terminal("watch", held["job_id"], "--url", url) as shown:
         shown.wait_for("██████░░░░░░", "50%  half[2J way")
@@ -215,12 +217,14 @@ def test_dead_letters_are_listed_and_run_again_once(workerless: WorkerlessDaemon
     letter, other = dead(workerless, task="tool", queue="gpu"), dead(workerless, task="tool")
 
     _, listed, _ = call("dlq", "list", "--task", "tool", "--queue", "gpu")
+    _, groups, _ = call("dlq", "groups", "--json")
     code, retried, _ = call("dlq", "retry", letter)
     again, nothing, err = call("dlq", "retry", letter)
     _, rest, _ = call("dlq", "retry", "--all", "--task", "tool", "--json")
     _, after, _ = call("dlq", "list", "--task", "tool", "--json")
 
     assert [line.split("\t")[0] for line in listed] == [letter]
+    assert {json.loads(line)["task"]: json.loads(line)["open"] for line in groups}["tool"] == 2
     assert (code, retried[0].split("\t")[0], len(retried)) == (0, letter, 1)
     assert (again, nothing, f"runs again already: {letter}" in err) == (1, [], True)
     assert [json.loads(line)["from"] for line in rest] == [other]
@@ -265,7 +269,7 @@ def test_queues_tell_their_state_and_are_paused_and_resumed(workerless: Workerle
 
     assert (paused, resumed) == ((0, ["queue gpu is paused"], ""), (0, ["queue gpu goes on"], ""))
     assert {line.split("\t")[0]: line.split("\t")[1] for line in lines}["gpu"] == "paused"
-    assert {one["name"]: one["paused"] for one in map(json.loads, of_json)} == dict.fromkeys(
+    assert {queue["name"]: queue["paused"] for queue in map(json.loads, of_json)} == dict.fromkeys(
         ("default", "gpu", "slow"), False
     )
     assert call("pause", "nowhere")[0] == 5
@@ -280,7 +284,7 @@ def test_workers_are_those_that_hold_jobs(workerless: WorkerlessDaemon, call: Ca
 
     (line,) = (line for line in while_held if line.endswith("\tw-1"))
     assert (before[0], line.split("\t")[:2]) == (0, ["http", "1"])
-    assert any(json.loads(one)["worker_id"] == "w-1" for one in of_json)
+    assert any(json.loads(line)["worker_id"] == "w-1" for line in of_json)
 
 
 # -- top ----------------------------------------------------------------------------------------------------------
@@ -288,7 +292,7 @@ def test_workers_are_those_that_hold_jobs(workerless: WorkerlessDaemon, call: Ca
 
 def test_one_frame_of_top_shows_everything(workerless: WorkerlessDaemon, call: Call) -> None:
     letter, held = dead(workerless), workerless.running()
-    tell(workerless, held, {"type": "progress", "data": {"percent": 75}})
+    emit_events(workerless, held, {"type": "progress", "data": {"percent": 75}})
 
     code, lines, err = call("top", "--once")
 

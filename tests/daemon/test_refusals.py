@@ -34,7 +34,7 @@ def listing(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[server]\nprot = 1\n", "did you mean server.port?"),
         ("[server]\nport = 70000\n", "server.port"),
@@ -43,14 +43,14 @@ def listing(path: Path) -> list[str]:
         ("[server\n", "line 1"),
     ],
 )
-def test_bad_configuration(folder: Path, text: str, told: str) -> None:
+def test_bad_configuration(folder: Path, text: str, expected: str) -> None:
     file = folder / "jobd.toml"
     file.write_text(text)
 
     code, message = refused(folder, "--config", str(file))
 
     assert code == 78
-    assert told in message
+    assert expected in message
     assert str(file) in message
     assert not (folder / "data").exists()
 

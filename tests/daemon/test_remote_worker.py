@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd import Client
+from tests.docs.pages import read_page
 from tests.support.daemon import TOP, Jobd, environment, run_jobd
 from tests.support.remote import WAIT_S, RemoteWorker, remote_worker
 from tests.support.wait import wait_until
@@ -37,7 +37,9 @@ slots = 0
 [queues.other]
 slots = 0
 """
-EXTERNAL = "".join(f'[tasks.{name}]\nrun = "external"\n' for name in ("act", "thread", "shell", "gate", "nobody"))
+EXTERNAL = "".join(
+    f'[tasks.{name}]\nrun = "external"\n' for name in ("act", "thread", "shell", "gate", "told", "nobody")
+)
 #: Answers with its payload; without one it takes a minute.
 SCRIPT = 'echo at it >&2; payload=$(cat); [ "$payload" != "{}" ] || exec sleep 60; echo "$payload"'
 ELSEWHERE = f"""
@@ -50,6 +52,9 @@ handler = "tests.tasks.handlers:act_in_thread"
 [tasks.gate]
 run = "python"
 handler = "tests.support.remote:wait_for_file"
+[tasks.told]
+run = "python"
+handler = "tests.tasks.handlers:told"
 [tasks.shell]
 run = "command"
 argv = {json.dumps(["/bin/sh", "-c", SCRIPT])}
@@ -57,17 +62,13 @@ kill_after_s = 0.5
 """
 
 
-#: What the README says to paste: the tables where jobd is, those elsewhere, and what to type.
-README = re.findall(
-    r"^```\w+\n(.*?)^```$",
-    (TOP / "README.md").read_text().partition("**A remote worker**")[2],
-    re.MULTILINE | re.DOTALL,
-)[:3]
+#: What the guide says to paste: the tables where jobd is, those elsewhere, and what to type.
+GUIDE = [block.text for block in read_page(TOP / "docs" / "workers.md").blocks][:3]
 
 
 @pytest.fixture(scope="module")
 def workerless() -> Iterator[WorkerlessDaemon]:
-    with workerless_daemon(HERE + EXTERNAL + README[0]) as made:
+    with workerless_daemon(HERE + EXTERNAL + GUIDE[0]) as made:
         yield made
 
 
@@ -158,6 +159,23 @@ def test_many_jobs_at_once_are_each_done_once(workerless: WorkerlessDaemon, work
     assert {(job["status"], job["attempt_count"]) for job in done} == {("done", 1)}
 
 
+def test_jobs_that_end_together_end_each_in_its_own_way(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    acts = ["return", "fail", "return nul", "return", "return much"] * 6
+    with Client(workerless.daemon.addresses["JOBD_URL"]) as client:
+        jobs = client.submit_batch(
+            [{"task": "act", "payload": {"do": do, "bytes": 150_000}, "max_attempts": 1} for do in acts]
+        )
+
+    ended = [wait_for_status(workerless, worker, str(one.job_id), "done", "error") for one in jobs]
+
+    came_of = {"return": "done", "fail": "too_bad", "return nul": "bad_result", "return much": "done"}
+    assert [(job["error"] or {}).get("code", job["status"]) for job in ended] == [came_of[do] for do in acts]
+    assert {job["attempt_count"] for job in ended} == {1}
+    assert [outcomes(workerless, job["job_id"]) for job in ended] == [
+        ["done" if came_of[do] == "done" else "failed"] for do in acts
+    ]
+
+
 def test_failure_is_tried_again_until_attempts_run_out(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
     job_id = workerless.submit(task="act", payload={"do": "fail"}, max_attempts=2)
 
@@ -240,11 +258,11 @@ def test_job_that_cannot_end_well_here_fails_with_the_reason(
     assert said in job["error"]["message"]
 
 
-def test_example_of_the_readme_prints_what_it_says(workerless: WorkerlessDaemon, folder: Path) -> None:
-    (folder / "jobd.toml").write_text(README[1])
+def test_example_of_the_guide_prints_what_it_says(workerless: WorkerlessDaemon, folder: Path) -> None:
+    (folder / "jobd.toml").write_text(GUIDE[1])
     (folder / "jobd").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jobd "$@"\n')
     (folder / "jobd").chmod(0o755)
-    lines = README[2].replace("http://127.0.0.1:7433", workerless.daemon.addresses["JOBD_URL"])
+    lines = GUIDE[2].replace("http://127.0.0.1:7433", workerless.daemon.addresses["JOBD_URL"])
     variables = environment(
         {"PATH": f"{folder}:{os.environ['PATH']}", "XDG_DATA_HOME": str(folder), "HOME": str(folder)}
     )
@@ -255,7 +273,7 @@ def test_example_of_the_readme_prints_what_it_says(workerless: WorkerlessDaemon,
     )
 
     assert done.returncode == 0, done
-    assert f"\n{lines.split('# ')[-1].strip()}\n" in done.stdout
+    assert f"\n{lines.split('# -> ')[-1].strip()}\n" in done.stdout
     assert "drained: 1 done, 0 failed, 0 handed back" in done.stdout
 
 
@@ -314,6 +332,29 @@ def test_drain_hands_back_what_does_not_finish_uncharged(
     assert (workerless.outcomes_of(job_id)[-1][1], workerless.read(job_id)["status"]) == ("released", "queued")
     assert workerless.rows("SELECT attempt_count FROM jobs WHERE id = $1", job_id) == [(0,)]
     workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
+
+
+def test_drain_hands_back_all_that_run_at_once(workerless: WorkerlessDaemon, tasks: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / str(n) for n in range(12)]
+    for folder in folders:
+        folder.mkdir()
+    arguments = ("--queue", "other", "--slots", "12")
+    worker = RemoteWorker(tasks, workerless.daemon.addresses["JOBD_URL"], *arguments, JOBD_DRAIN_S="0.4")
+    try:
+        jobs = [workerless.submit(task="gate", queue="other", payload={"folder": str(folder)}) for folder in folders]
+        for folder in folders:
+            until_there(folder / "begun", worker)
+
+        worker.signal(signal.SIGTERM)
+
+        assert worker.wait() == 0, worker.log()
+        assert "drained: 0 done, 0 failed, 12 handed back" in worker.log()
+        assert [workerless.outcomes_of(job_id)[-1][1] for job_id in jobs] == ["released"] * 12
+        assert {(job["status"], job["attempt_count"]) for job in map(workerless.read, jobs)} == {("queued", 0)}
+    finally:
+        worker.end()
+    for job_id in jobs:
+        workerless.api("POST", f"/v1/jobs/{job_id}/cancel")
 
 
 def test_second_signal_stops_at_once(
@@ -395,3 +436,26 @@ def test_worker_needs_no_server_and_no_client_of_one() -> None:
     )
 
     assert ended.stdout.strip() == "[]"
+
+
+def test_inputs_reach_a_handler_elsewhere_and_the_payload(workerless: WorkerlessDaemon, worker: RemoteWorker) -> None:
+    with Client(workerless.daemon.addresses["JOBD_URL"]) as client:
+        first, told, filled = client.submit_batch(
+            [
+                {"task": "shell", "payload": {"total": 7}, "ref": "prices"},
+                {"task": "told", "payload": {}, "depends_on": [{"ref": "prices"}]},
+                {
+                    "task": "shell",
+                    "payload": {"n": "{{inputs.prices.total}}", "text": "{{inputs.prices.total}} in all"},
+                    "depends_on": [{"ref": "prices"}],
+                },
+            ]
+        )
+
+        results = [client.wait(job.job_id, WAIT_S) for job in (first, told, filled)]
+
+    assert [job.result for job in results] == [
+        {"total": 7},
+        {"prices": ["done", {"total": 7}, str(first.job_id)]},
+        {"n": 7, "text": "7 in all"},
+    ], worker.log()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ SERVICES = dict.fromkeys(
     (
         "postgres",
         "valkey",
+        "board",
         "store",
         "stream",
         "relay",
@@ -36,7 +38,11 @@ SERVICES = dict.fromkeys(
         "slots",
         "tailer",
         "reaper",
+        "resolver",
+        "rollups",
         "janitor",
+        "batches",
+        "schedules",
         "tokens",
         "ticket_readiness",
         "ticket_scheduler",
@@ -52,11 +58,14 @@ SERVICES = dict.fromkeys(
 def test_first_start_becomes_ready_and_says_where(jobd: Callable[..., Jobd]) -> None:
     daemon = jobd().start(prepared=False).until_ready()
 
-    assert daemon.get("/readyz") == (200, {"status": "ready", "services": SERVICES})
+    status, body = daemon.get("/readyz")
+    assert (status, body["status"], body["services"]) == (200, "ready", SERVICES)
+    assert body["relay_lag_s"] >= 0
     assert daemon.get("/livez") == (200, {"status": "alive"})
     url = daemon.addresses["JOBD_URL"]
     wait_until(lambda: f"serves at {url}" in daemon.log(), daemon.log, 20)
-    assert f"curl {url}/readyz" in daemon.log()
+    opening = f"(if it asks for a token: jobd open --data-dir '{daemon.data_dir}')"
+    assert re.search(rf"page: {url}/  {re.escape(opening)}\ntry:  curl {url}/readyz\n", daemon.log())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""Signals: a second one stops at once, SIGHUP reloads; and what systemd is told meanwhile."""
+"""Signals: a second one stops at once, SIGHUP reloads; and what systemd is notified of meanwhile."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_systemd_is_told_ready_watchdog_and_stopping(jobd: Callable[..., Jobd], 
         listener.bind(str(folder / "notify"))
         listener.settimeout(5)
         daemon = jobd(None, NOTIFY_SOCKET=str(folder / "notify"), WATCHDOG_USEC="200000").start()
-        told = messages(listener)
+        received = messages(listener)
 
-        ready = read_until(told, "READY=1")
-        watchdog = read_until(told, "WATCHDOG=1")
+        ready = read_until(received, "READY=1")
+        watchdog = read_until(received, "WATCHDOG=1")
         daemon.signal(signal.SIGTERM)
-        stopping = read_until(told, "STOPPING=1")
+        stopping = read_until(received, "STOPPING=1")
 
     assert any(text.startswith("STATUS=waiting for") for text in ready)
     assert watchdog
@@ -96,10 +96,10 @@ def messages(listener: socket.socket) -> Iterator[str]:
         yield from listener.recv(4096).decode().split("\n")
 
 
-def read_until(told: Iterator[str], wanted: str) -> list[str]:
+def read_until(received: Iterator[str], wanted: str) -> list[str]:
     seen = []
-    for text in told:
+    for text in received:
         seen.append(text)
         if text == wanted:
             return seen
-    raise AssertionError(f"{wanted} was not told; these were: {seen}")
+    raise AssertionError(f"{wanted} was not received; these were: {seen}")

@@ -58,6 +58,8 @@ class Bad(NamedTuple):
 
 ERROR = {"code": "boom"}
 
+BAD_DELAYS: tuple[Any, ...] = (-1, 1e9, "5", None, True, [])
+
 BAD: list[Bad] = [
     Bad("W10 result with NUL", "complete", {"result": "a\0b"}, 422, "nul"),
     Bad("W10 result key with NUL", "complete", {"result": {"a\0": 1}}, 422, "nul"),
@@ -82,12 +84,14 @@ BAD: list[Bad] = [
     Bad("error with another field", "fail", {"error": {**ERROR, "trace": "x"}}, 422, "invalid"),
     Bad("stack with NUL", "fail", {"error": {**ERROR, "stack": "\0"}}, 422, "nul"),
     Bad("no error", "fail", {"error": ABSENT}, 422, "invalid"),
+    *(Bad(f"delay {delay_s!r}", "release", {"delay_s": delay_s}, 422, "invalid") for delay_s in BAD_DELAYS),
     Bad("W16 worker of 10 KB", "fail", {"worker_id": "w" * 10_240}, 422, "invalid"),
     Bad("W16 worker with newline", "complete", {"worker_id": "w\n1"}, 422, "invalid"),
     Bad("worker with an escape", "heartbeat", {"worker_id": "\x1b[31m"}, 422, "invalid"),
     Bad("worker without a name", "heartbeat", {"worker_id": ""}, 422, "invalid"),
     Bad("worker is a blank", "heartbeat", {"worker_id": " "}, 422, "invalid"),
     Bad("worker as if it spoke Redis", "heartbeat", {"worker_id": "redis:raw-1"}, 422, "invalid"),
+    Bad("worker as if it were slots", "heartbeat", {"worker_id": "slots:board:1"}, 422, "invalid"),
     Bad("heartbeat for one and for many", "heartbeat", {"jobs": []}, 422, "invalid"),
     Bad("heartbeat without token", "heartbeat", {"lease_token": ABSENT}, 422, "invalid"),
     Bad("heartbeat with a version", "heartbeat", {"claim_version": 1}, 422, "invalid"),
@@ -105,6 +109,7 @@ def test_bad_report_is_refused_by_name_and_changes_nothing(workerless: Workerles
     good: dict[str, Any] = {
         "complete": {**held, "result": {}},
         "fail": {**held, "error": ERROR},
+        "release": held,
         "heartbeat": {name: held[name] for name in ("worker_id", "job_id", "lease_token")},
     }[bad.verb]
     before = workerless.state_of(held["job_id"])

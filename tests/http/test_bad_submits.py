@@ -71,7 +71,7 @@ SYNTAX: list[tuple[str, bytes, int, str]] = [
     ("J10 very many keys", with_payload(KEYS), 422, "too_many_keys"),
     ("J10 a key of 100 KB", with_payload(b'{"%s":1}' % (b"k" * 100_000)), 422, "key_too_long"),
     ("J22 payload too large", with_payload(b'{"a":"%s"}' % (b"x" * 204_800)), 413, "too_large"),
-    ("J22 body too large", job(padding="x" * (204_800 + 16_384)), 413, "body_too_large"),
+    ("J22 body too large", job(padding="x" * (204_800 + 131_072)), 413, "body_too_large"),
 ]
 
 OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
@@ -80,7 +80,13 @@ OUT_OF_RANGE: dict[str, tuple[Any, ...]] = {
     "max_attempts": (0, -1, 101),
     "timeout_s": (0, -1, 30 * 86_400 + 0.5),
     "delay_s": (-1, -0.5, 366 * 86_400 + 1),
+    "expires_in_s": (0, -1, 366 * 86_400 + 1),
 }
+BAD_KEYS: tuple[Any, ...] = ("", "*", "x" * 201, 1, True, None, [], {})
+BAD_EXPIRIES: tuple[Any, ...] = (
+    *("9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z", "2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00"),
+    *("2026-01-01", "soon", "", 0, True, None, []),
+)
 MEANING: list[tuple[str, bytes, int, str]] = [
     ("J12 unknown task", job(task="fly"), 422, "unknown_task"),
     ("J12 unknown queue", job(queue="nowhere"), 422, "unknown_queue"),
@@ -108,6 +114,11 @@ MEANING: list[tuple[str, bytes, int, str]] = [
             *("2026-02-30T00:00:00Z", "2026-01-01T25:00:00Z", "2026-01-01T00:00:00+99:00"),
         )
     ],
+    *[(f"expires_at {value!r}", job(expires_at=value), 422, "invalid") for value in BAD_EXPIRIES],
+    *[(f"limit_key {str(value)[:9]!r}", job(limit_key=value), 422, "invalid") for value in BAD_KEYS],
+    ("expires_at and expires_in_s", job(expires_at="2100-01-01T00:00:00Z", expires_in_s=1), 422, "invalid"),
+    ("expires_in_s and run_after", job(run_after="2026-01-01T00:00:00Z", expires_in_s=1), 422, "invalid"),
+    ("expires before its delay ends", job(delay_s=10, expires_in_s=10), 422, "invalid"),
     ("J15 both", job(run_after="2026-01-01T00:00:00Z", delay_s=1), 422, "invalid"),
     *[(f"dedupe {value!r}", job(dedupe=value), 422, "invalid") for value in ("all", "", True, None, 1)],
     ("dedupe without a canonical form", job(dedupe="active", payload={"n": 2**60 + 1}), 422, "not_canonical"),
@@ -189,7 +200,7 @@ def test_an_endless_chunked_body_is_cut_off(api: Api, workers: DatabaseWorkers) 
     connection.putheader("Content-Type", "application/json")
     connection.putheader("Transfer-Encoding", "chunked")
     connection.endheaders()
-    for _ in range(14):  # and no end
+    for _ in range(21):  # and no end
         connection.send(b"%x\r\n%s\r\n" % (16_384, b" " * 16_384))
 
     answer = connection.getresponse()

@@ -25,7 +25,7 @@ def bury(api: Api, workers: DatabaseWorkers, **fields: Any) -> str:
 
 
 def letters(api: Api, query: str = "") -> list[str]:
-    return [one["job_id"] for one in api("GET", f"/v1/dlq{query}").json["letters"]]
+    return [letter["job_id"] for letter in api("GET", f"/v1/dlq{query}").json["letters"]]
 
 
 def test_dead_letters_are_listed_newest_first_by_queue_and_task(api: Api, workers: DatabaseWorkers) -> None:
@@ -38,13 +38,26 @@ def test_dead_letters_are_listed_newest_first_by_queue_and_task(api: Api, worker
     assert (letter["reason"], letter["redriven_to"]) == ("not_retryable", None)
 
 
+def test_dead_letters_are_grouped_by_error_and_task(api: Api, workers: DatabaseWorkers) -> None:
+    first, second, other = bury(api, workers), bury(api, workers), bury(api, workers, task="chat")
+    api("POST", "/v1/dlq/retry", {"ids": [first]})
+
+    answer = api("GET", "/v1/dlq/groups").json
+
+    shown = [(group["task"], group["count"], group["open"], group["example_id"]) for group in answer["groups"]]
+    assert shown == [("chat", 1, 1, other), ("embed", 2, 1, second)]
+    assert answer["exact"] is True
+    assert api("GET", f"/v1/jobs?error={answer['groups'][0]['error']}&task=chat").json["jobs"][0]["job_id"] == other
+    assert api("GET", "/v1/dlq/groups?queue=fast").code == "invalid"
+
+
 def test_pages_of_dead_letters_follow_each_other(api: Api, workers: DatabaseWorkers) -> None:
     made = [bury(api, workers) for _ in range(3)]
 
     first = api("GET", "/v1/dlq?limit=2").json
     second = api("GET", f"/v1/dlq?limit=2&before={first['next']}").json
 
-    assert [one["job_id"] for page in (first, second) for one in page["letters"]] == made[::-1]
+    assert [letter["job_id"] for page in (first, second) for letter in page["letters"]] == made[::-1]
     assert second["next"] is None
 
 
@@ -56,9 +69,9 @@ def test_a_filtered_redrive_runs_what_fits_and_each_once(api: Api, workers: Data
     again = api("POST", "/v1/dlq/retry", {"queue": "fast"})
 
     assert first.status == 200
-    assert sorted(one["from"] for one in first.json["retried"]) == sorted(fits)
-    for one in first.json["retried"]:
-        assert api("GET", f"/v1/jobs/{one['to']}").json["redriven_from"] == one["from"]
+    assert sorted(retry["from"] for retry in first.json["retried"]) == sorted(fits)
+    for retry in first.json["retried"]:
+        assert api("GET", f"/v1/jobs/{retry['to']}").json["redriven_from"] == retry["from"]
     assert again.json == {"retried": [], "next": None}
 
 
@@ -69,7 +82,7 @@ def test_a_redrive_goes_on_where_it_left_off(api: Api, workers: DatabaseWorkers)
     second = api("POST", "/v1/dlq/retry", {"limit": 2, "before": first["next"]}).json
 
     assert [len(first["retried"]), len(second["retried"]), second["next"]] == [2, 1, None]
-    assert {one["from"] for one in first["retried"] + second["retried"]} == set(made)
+    assert {retry["from"] for retry in first["retried"] + second["retried"]} == set(made)
 
 
 def test_a_redrive_by_ids_takes_dead_letters_only(api: Api, workers: DatabaseWorkers) -> None:
@@ -78,7 +91,7 @@ def test_a_redrive_by_ids_takes_dead_letters_only(api: Api, workers: DatabaseWor
 
     answer = api("POST", "/v1/dlq/retry", {"ids": [queued, dead, str(uuid.uuid4()), dead]})
 
-    assert [one["from"] for one in answer.json["retried"]] == [dead]
+    assert [retry["from"] for retry in answer.json["retried"]] == [dead]
 
 
 def test_redrives_at_the_same_time_run_each_letter_once(api: Api, workers: DatabaseWorkers) -> None:
@@ -87,7 +100,7 @@ def test_redrives_at_the_same_time_run_each_letter_once(api: Api, workers: Datab
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: api("POST", "/v1/dlq/retry", {"ids": made}).json["retried"], range(8)))
 
-    assert sorted(one["from"] for answer in answers for one in answer) == sorted(made)
+    assert sorted(retry["from"] for answer in answers for retry in answer) == sorted(made)
 
 
 @pytest.mark.parametrize(

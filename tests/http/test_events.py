@@ -32,7 +32,7 @@ def claim(api: Api, job_id: str) -> dict[str, Any]:
     raise AssertionError(f"{job_id} was not to be had")
 
 
-def tell(api: Api, held: dict[str, Any], *tokens: str, **more: Any) -> Any:
+def emit(api: Api, held: dict[str, Any], *tokens: str, **more: Any) -> Any:
     proof = {name: held[name] for name in ("worker_id", "job_id", "lease_token")}
     events = [{"type": "token", "step": "model", "data": {"t": token}} for token in tokens]
     return api("POST", "/internal/worker/events", {**proof, "events": events, **more})
@@ -45,7 +45,7 @@ def complete(api: Api, held: dict[str, Any]) -> None:
 def finished_job(api: Api) -> str:
     job_id = submit(api)
     held = claim(api, job_id)
-    tell(api, held, "a", "b")
+    emit(api, held, "a", "b")
     complete(api, held)
     return job_id
 
@@ -65,7 +65,7 @@ def test_a_live_stream_tells_everything_in_order_and_ends(api: Api, daemon: Jobd
         reading.start()
 
         held = claim(api, job_id)
-        tell(api, held, "a", "b")
+        emit(api, held, "a", "b")
         complete(api, held)
         reading.join(10)
 
@@ -84,7 +84,7 @@ def test_a_client_of_an_old_version_of_http_gets_its_events_without_chunks(api: 
 
         held = claim(api, job_id)
         for token in ("a", "b"):
-            tell(api, held, token)
+            emit(api, held, token)
         complete(api, held)
         while some := line.recv(65536):
             answer += some
@@ -169,7 +169,7 @@ def test_text_of_a_worker_cannot_forge_an_event(api: Api, daemon: Jobd) -> None:
     evil = "x\n\nid: 9-9\nevent: done\ndata: {}\n\r\r\n"
     job_id = submit(api)
     held = claim(api, job_id)
-    tell(api, held, evil)
+    emit(api, held, evil)
     complete(api, held)
 
     with Stream(daemon.address, f"/v1/jobs/{job_id}/events") as stream:
@@ -212,8 +212,8 @@ def test_events_sent_twice_with_their_offset_are_kept_once(api: Api, daemon: Job
     job_id = submit(api)
     held = claim(api, job_id)
 
-    answers = [tell(api, held, "a", "b", offset=0).json for _ in range(2)]
-    skipped = tell(api, held, "z", offset=5).json
+    answers = [emit(api, held, "a", "b", offset=0).json for _ in range(2)]
+    skipped = emit(api, held, "z", offset=5).json
     complete(api, held)
 
     assert answers == [{"ok": True, "last_event_id": "1-2"}] * 2
@@ -227,8 +227,8 @@ def test_who_no_longer_holds_the_job_tells_nothing(api: Api) -> None:
     held = claim(api, job_id)
     complete(api, held)
 
-    assert tell(api, held, "late").json == {"ok": False, "reason": "lease_lost"}
-    assert tell(api, {**held, "lease_token": "nonsense"}, "x").json == {"ok": False, "reason": "lease_lost"}
+    assert emit(api, held, "late").json == {"ok": False, "reason": "lease_lost"}
+    assert emit(api, {**held, "lease_token": "nonsense"}, "x").json == {"ok": False, "reason": "lease_lost"}
 
 
 def test_events_of_several_jobs_are_told_in_one_call(api: Api, daemon: Jobd) -> None:
@@ -268,7 +268,7 @@ def test_a_bad_event_among_several_jobs_is_named_and_nothing_is_kept(api: Api) -
 
     assert (answer.code, answer.json["index"]) == ("invalid", 1)
     assert "$.jobs[1].events[1].type" in answer.json["detail"]
-    assert tell(api, held, "c", offset=0).json["ok"]
+    assert emit(api, held, "c", offset=0).json["ok"]
 
 
 def test_the_firehose_tells_of_all_jobs_that_fit(api: Api, daemon: Jobd) -> None:

@@ -21,17 +21,17 @@ STUCK = ApiError("body_timeout", "the body came too slowly")
 
 @pytest.mark.parametrize("last", [GONE, STUCK], ids=["gone", "stuck"])
 async def test_caller_who_leaves_or_is_stuck_has_hung_up(last: Any) -> None:
-    told: list[Any] = [BODY, BODY, last]
+    parts: list[Any] = [BODY, BODY, last]
 
     async def receive() -> Any:
-        part = told.pop(0)
+        part = parts.pop(0)
         if isinstance(part, Exception):
             raise part
         return part
 
     await hang_up(receive)
 
-    assert told == []
+    assert parts == []
 
 
 @pytest.mark.slow

@@ -147,6 +147,16 @@ def test_redis_learns_which_job_a_key_stands_for(api: Api, daemon: Jobd, key: st
         assert 0 < connection.ttl(f"idempotency:{key}") <= 77
 
 
+def test_redis_learns_of_all_keys_though_they_come_at_once(api: Api, daemon: Jobd, key: str) -> None:
+    keys = [f"{key}-{n}" for n in range(50)]
+
+    with ThreadPoolExecutor(10) as pool:
+        jobs = [answer.json["job_id"] for answer in pool.map(lambda one: send(api, one), keys)]
+
+    with client(daemon) as connection:
+        wait_until(lambda: connection.mget([f"idempotency:{one}" for one in keys]) == jobs, daemon.log, 10)
+
+
 def test_a_redis_that_hangs_or_is_away_changes_no_answer(jobd: Callable[..., Jobd], folder: Any) -> None:
     daemon = jobd(folder / "data", JOBD_QUEUES_DEFAULT_SLOTS="0").start().until_ready()
     api, valkey = Api(daemon.address), daemon.server_pid("valkey")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobd.wire.canonical import spec_hash
+from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from tests.support.database_workers import DatabaseWorkers
@@ -220,14 +221,62 @@ def test_a_job_in_line_knows_its_place(api: Api, workers: DatabaseWorkers) -> No
 def test_a_job_whose_time_has_not_come_is_delayed(api: Api) -> None:
     job = submit(api, delay_s=1000)
 
-    assert read(api, job["job_id"])["waiting"] == {"reason": "delayed", "position": None}
+    waiting = read(api, job["job_id"])["waiting"]
+    assert (waiting["reason"], waiting["position"]) == ("delayed", None)
+    assert waiting["eta_s"] > 900
 
 
 def test_a_job_that_failed_waits_out_its_backoff(api: Api, workers: DatabaseWorkers) -> None:
     job = submit(api)
     workers.fail(job["job_id"], retryable=True)
 
-    assert read(api, job["job_id"])["waiting"] == {"reason": "retry_backoff", "position": None}
+    waiting = read(api, job["job_id"])["waiting"]
+    assert (waiting["reason"], waiting["position"]) == ("retry_backoff", None)
+    assert waiting["eta_s"] > 0
+
+
+def test_a_job_in_line_knows_when_it_starts_once_run_times_are_known(api: Api, workers: DatabaseWorkers) -> None:
+    running, job = submit(api, queue="fast"), submit(api, queue="fast")
+    workers.start(running["job_id"])
+
+    workers.rows(
+        """
+        INSERT INTO rollups VALUES (
+            date_trunc('minute', now()), 'fast', 'slow', 1, 0, 0, 0, 0, 0, 3600, array_fill(0, '{14}'),
+            array_fill(0, '{13}') || 1
+        )
+        """
+    )
+
+    def in_the_list() -> float | None:
+        (listed,) = (
+            one
+            for one in api("GET", "/v1/jobs?queue=fast&status=queued").json["jobs"]
+            if one["job_id"] == job["job_id"]
+        )
+        eta_s: float | None = listed["waiting"]["eta_s"]
+        return eta_s
+
+    try:
+        # Run times of jobs of other tests may be known, and are used for some seconds.
+        wait_until(lambda: (in_the_list() or 0.0) >= 4, lambda: f"it is said to start in {in_the_list()} s")
+        found = read(api, job["job_id"])["waiting"]
+        assert found["reason"] == "in_line"
+        assert found["eta_s"] >= found["position"] + 1
+    finally:
+        workers.rows("DELETE FROM rollups WHERE task = 'slow'")
+        workers.finish_all()
+        api("POST", f"/v1/jobs/{job['job_id']}/cancel")
+
+
+def test_only_queued_jobs_of_a_page_wait(api: Api, workers: DatabaseWorkers) -> None:
+    done, queued = submit(api)["job_id"], submit(api)["job_id"]
+    workers.finish(done)
+
+    page = {job["job_id"]: job for job in api("GET", "/v1/jobs").json["jobs"]}
+
+    assert "waiting" not in page[done]
+    assert page[queued]["waiting"]["reason"] == "in_line"
 
 
 # Cancel and retry

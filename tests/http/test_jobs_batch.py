@@ -65,7 +65,7 @@ def test_a_job_behind_ten_thousand_others_has_no_number(api: Api) -> None:
 
     waiting = api("GET", f"/v1/jobs/{last['job_id']}").json["waiting"]
 
-    assert waiting == {"reason": "in_line", "position": None}
+    assert waiting == {"reason": "in_line", "position": None, "eta_s": None}
 
 
 def test_twins_in_a_batch_are_one_job_when_asked_to(api: Api, workers: DatabaseWorkers) -> None:
@@ -100,6 +100,15 @@ BAD = [
     ("broken and long", b"[" + b"{}," * 500_000 + b"nan]", {}, 400, "not_json"),
     ("too many", json.dumps([job()] * 10_001).encode(), {}, 413, "too_many_items"),
     ("too many lines", lines([job()]) * 10_001, LINES, 413, "too_many_items"),
+    ("a job over two lines", b'{"task":"embed","payload":{"x":[1\n2]}}', LINES, 400, "not_json"),
+    ("jobs that share a line", b'{"task":"embed","payload":{}},{"task":"embed","payload":{}}', LINES, 400, "not_json"),
+    (
+        "as many jobs as lines, at other places",
+        b'{"task":"embed","payload":{}},{"task":"embed","payload":{"x":[1\n2]}}',
+        LINES,
+        400,
+        "not_json",
+    ),
     ("another type", lines([job()]), {"Content-Type": "text/plain"}, 415, "unsupported_media_type"),
     ("bad key", json.dumps([job()]).encode(), {"Idempotency-Key": ""}, 400, "bad_idempotency_key"),
 ]

@@ -71,17 +71,17 @@ def test_jobs_that_run_while_the_disk_gets_low_drop_their_log_and_end_well(
     api = Api(daemon.address)
     held = claim(api, submit(api))
 
-    def tell(*kinds: str) -> None:
+    def emit(*kinds: str) -> None:
         events = [{"type": kind, "data": {}} for kind in kinds]
         body = {name: held[name] for name in ("worker_id", "job_id", "lease_token")} | {"events": events}
         assert api("POST", "/internal/worker/events", body).json["ok"]
 
-    tell("log", "progress")
+    emit("log", "progress")
     file.write_text("[queues.told]\nslots = 0\n[limits]\nmin_free_mb = 10000000\n")
     daemon.signal(signal.SIGHUP)
     wait_until(lambda: api("POST", "/v1/jobs", {"task": "chat", "payload": {}}).code == "disk_low", daemon.log, 20)
-    tell("log", "progress", "token")
-    tell("log", "log")
+    emit("log", "progress", "token")
+    emit("log", "log")
     ended = api("POST", "/internal/worker/complete", {**held, "result": 1})
 
     with Stream(daemon.address, f"/v1/jobs/{held['job_id']}/events") as stream:

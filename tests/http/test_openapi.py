@@ -16,8 +16,8 @@ import schemathesis
 
 import jobd
 from jobd.http.app import ENDPOINTS, build_app
-from jobd.http.openapi import document
-from jobd.wire.problems import CATALOGUE
+from jobd.http.openapi import document, path_of
+from jobd.wire.problems import CATALOGUE, MEDIA_TYPE
 
 if TYPE_CHECKING:
     from tests.support.database_workers import DatabaseWorkers
@@ -34,7 +34,8 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 JSON_LINES = {"Content-Type": "application/x-ndjson"}
 TEXT = {"Content-Type": "text/plain"}
 FOREIGN = {"Origin": "http://elsewhere.example"}
-REPORT = {"worker_id": "w", "job_id": NOBODY, "attempt_id": NOBODY, "lease_token": NOBODY}
+HELD = {"job_id": NOBODY, "attempt_id": NOBODY, "lease_token": NOBODY}
+REPORT = {"worker_id": "w", **HELD}
 JOB = {"task": "chat", "payload": {}}
 TICKET = {**JOB, "title": "Count", "created_by": "ann"}
 BY = {"by": "bob"}
@@ -63,7 +64,7 @@ def test_document_is_served(api: Api) -> None:
 
 def test_document_has_every_route_and_no_other() -> None:
     routes: list[Any] = list(build_app(cast("Any", None)).routes)
-    served = {(method, route.path) for route in routes for method in route.methods - {"HEAD"}}
+    served = {(method, route.path.replace(":path}", "}")) for route in routes for method in route.methods - {"HEAD"}}
 
     assert served == OPERATIONS.keys()
 
@@ -77,19 +78,20 @@ def test_operations_have_names_of_their_own() -> None:
 @pytest.mark.parametrize("path", DOCUMENT["paths"])
 def test_parts_of_a_path_are_described(path: str) -> None:
     for operation in DOCUMENT["paths"][path].values():
-        described = [one["name"] for one in operation["parameters"] if one["in"] == "path"]
+        described = [parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"]
         assert described == re.findall(r"\{(\w+)\}", path)
 
 
 def test_calls_ask_for_the_token_that_their_route_asks_for() -> None:
     for endpoint in ENDPOINTS:
-        security = OPERATIONS[endpoint.method, endpoint.path]["security"]
+        security = OPERATIONS[endpoint.method, path_of(endpoint)]["security"]
         assert security == ([] if endpoint.scope == "public" else [{"token": [endpoint.scope]}])
 
 
 def test_every_problem_belongs_to_a_call() -> None:
     refusals = DOCUMENT["components"]["responses"].values()
-    schemas = [one["content"]["application/problem+json"]["schema"] for one in refusals]
+    contents = [refusal["content"] for refusal in refusals]
+    schemas = [content[MEDIA_TYPE]["schema"] for content in contents if MEDIA_TYPE in content]
     codes = {code for schema in schemas for code in schema["allOf"][1]["properties"]["code"]["enum"]}
 
     assert codes == CATALOGUE.keys() - {"method_not_allowed"}  # it is the answer where there is no such call
@@ -172,7 +174,7 @@ def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
         ("POST", "/v1/jobs", {"task": "nobody", "payload": {}}, {}, "unknown_task"),
         ("POST", "/v1/jobs", {**JOB, "queue": "nowhere"}, {}, "unknown_queue"),
         ("POST", "/v1/jobs", {"task": "chat", "payload": {"a": "b" * 204_800}}, {}, "too_large"),
-        ("POST", "/v1/jobs", b" " * 300_000, {}, "body_too_large"),
+        ("POST", "/v1/jobs", b" " * 400_000, {}, "body_too_large"),
         ("POST", "/v1/jobs?token=x", JOB, {}, "token_in_url"),
         ("POST", "/v1/jobs", JOB, {"X-Long": "x" * 17_000}, "headers_too_large"),
         ("POST", "/v1/jobs/batch", [JOB, JOB], {}, 202),
@@ -220,6 +222,11 @@ def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
         ("GET", "/v1/workers", None, {}, 200),
         ("GET", "/v1/workers?held=5&limit=10", None, {}, 200),
         ("GET", "/v1/workers?limit=0", None, {}, "invalid"),
+        ("GET", "/v1/config", None, {}, 200),
+        ("GET", "/v1/config?section=auth", None, {}, "invalid"),
+        ("GET", "/v1/audit", None, {}, 200),
+        ("GET", "/v1/audit?limit=5&before=7", None, {}, 200),
+        ("GET", "/v1/audit?before=x", None, {}, "invalid"),
         ("GET", "/v1/stats", None, {}, 200),
         ("GET", "/v1/stats?a=b", None, {}, "invalid"),
         ("GET", "/v1/dlq", None, {}, 200),
@@ -244,6 +251,19 @@ def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
         ("POST", "/internal/worker/fail", b"\xff", {}, "not_utf8"),
         ("POST", "/internal/worker/release", REPORT, {}, 200),
         ("POST", "/internal/worker/release", {"worker_id": "w"}, {}, "invalid"),
+        ("POST", "/internal/worker/complete/batch", {"worker_id": "w", "jobs": [{**HELD, "result": None}]}, {}, 200),
+        ("POST", "/internal/worker/complete/batch", {"worker_id": "w", "jobs": [HELD]}, {}, 200),
+        ("POST", "/internal/worker/complete/batch", {"worker_id": "w", "jobs": []}, {}, "invalid"),
+        (
+            "POST",
+            "/internal/worker/fail/batch",
+            {"worker_id": "w", "jobs": [{**HELD, "error": {"code": "no"}}]},
+            {},
+            200,
+        ),
+        ("POST", "/internal/worker/fail/batch", b"\xff", {}, "not_utf8"),
+        ("POST", "/internal/worker/release/batch", {"worker_id": "w", "jobs": [HELD]}, {}, 200),
+        ("POST", "/internal/worker/release/batch", {"worker_id": "w"}, {}, "invalid"),
         (
             *("POST", "/internal/worker/events"),
             {"worker_id": "w", "job_id": NOBODY, "lease_token": NOBODY, "events": [{"type": "log"}]},
@@ -256,6 +276,17 @@ def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
             *({}, 200),
         ),
         ("POST", "/internal/worker/events/batch", {"worker_id": "w", "jobs": []}, {}, "invalid"),
+        ("POST", "/v1/groups", {"name": "a", "callback": {"task": "embed", "payload": {}}}, {}, 201),
+        ("POST", "/v1/groups", {"name": ""}, {}, "invalid"),
+        ("GET", f"/v1/groups/{NOBODY}", None, {}, "no_such_group"),
+        ("GET", "/v1/groups?limit=2", None, {}, 200),
+        ("GET", f"/v1/groups/{NOBODY}/events", None, {}, "no_such_group"),
+        ("POST", f"/v1/groups/{NOBODY}/seal", None, {}, "no_such_group"),
+        ("POST", f"/v1/groups/{NOBODY}/cancel", {}, {}, "no_such_group"),
+        ("POST", f"/v1/groups/{NOBODY}/retry", {}, {}, "no_such_group"),
+        ("GET", "/v1/jobs/{queued}/graph", None, {}, 200),
+        ("POST", "/v1/jobs", {"task": "embed", "payload": {}, "depends_on": ["{queued}"]}, {}, 202),
+        ("POST", "/v1/jobs", {"task": "embed", "payload": {}, "depends_on": [NOBODY]}, {}, "unknown_dependency"),
         ("GET", "/livez", None, {}, 200),
         ("GET", "/readyz", None, {}, 200),
         ("GET", "/readyz", None, {"Host": "elsewhere.example"}, "wrong_host"),
@@ -291,6 +322,12 @@ def job_in(state: str, api: Api, workers: DatabaseWorkers) -> str:
         ("GET", "/docs/viewer.css", None, {}, 200),
         ("GET", "/docs/viewer.js", None, {}, 200),
         ("GET", "/problems", None, {}, 200),
+        ("GET", "/", None, {}, 200),
+        ("GET", "/page/app.js", None, {}, 200),
+        ("GET", "/page/rooms.js", None, {}, 200),
+        ("GET", "/page/app.css", None, {}, 200),
+        ("GET", "/page/icon.svg", None, {}, 200),
+        ("GET", "/page/manifest.webmanifest", None, {}, 200),
         ("GET", "/problems?" + "x" * 9_000, None, {}, "uri_too_long"),
     ],
 )
@@ -338,8 +375,8 @@ def check_described(answer: Answer, operation: dict[str, Any]) -> None:
 def strict(schema: str) -> jsonschema_rs.Validator:
     """Answers may grow for clients, but not behind the document's back."""
     components = json.loads(json.dumps(DOCUMENT["components"]))
-    for one in components["schemas"].values():
-        one["additionalProperties"] = False
+    for component in components["schemas"].values():
+        component["additionalProperties"] = False
     return jsonschema_rs.Draft202012Validator({**json.loads(schema), "components": components}, validate_formats=True)
 
 
@@ -360,7 +397,7 @@ def test_page_loads_nothing_from_elsewhere_and_has_no_script_in_it(api: Api, pat
     assert "unsafe" not in page.headers["content-security-policy"]
     text = page.body.decode()
     sources = re.findall(r'(?:src|href)="([^"#]*)"', text)
-    assert {one for one in sources if not one.startswith("data:")} <= {
+    assert {source for source in sources if not source.startswith("data:")} <= {
         *("docs/viewer.css", "docs/viewer.js", "openapi.json", "problems", "docs", ""),
     }
     assert not re.search(r"<style|style=|<script(?! src=)|\son\w+=", text)

@@ -27,12 +27,12 @@ def submit(api: Api, **fields: Any) -> Any:
 
 
 def queue(api: Api, name: str) -> Any:
-    (found,) = (one for one in api("GET", "/v1/queues").json["queues"] if one["name"] == name)
-    return found
+    (wanted,) = (entry for entry in api("GET", "/v1/queues").json["queues"] if entry["name"] == name)
+    return wanted
 
 
 def test_every_configured_queue_is_listed(api: Api) -> None:
-    queues = {one["name"]: one for one in api("GET", "/v1/queues").json["queues"]}
+    queues = {entry["name"]: entry for entry in api("GET", "/v1/queues").json["queues"]}
 
     assert {"default", "fast"} <= queues.keys()
     assert (queues["fast"]["slots"], queues["fast"]["paused"]) == (0, False)
@@ -74,13 +74,50 @@ def test_an_unknown_queue_is_404(api: Api, name: str, verb: str) -> None:
     assert (answer.status, answer.code) == (404, "no_such_queue")
 
 
+def test_a_paused_task_and_a_pause_of_everything_hold_jobs_and_say_so(api: Api) -> None:
+    job_id = submit(api, queue="fast")["job_id"]
+
+    def waiting() -> Any:
+        return api("GET", f"/v1/jobs/{job_id}").json["waiting"]
+
+    assert api("POST", "/v1/tasks/embed/pause").json == {"name": "embed", "paused": True}
+    by_task, task = waiting(), api("GET", "/v1/tasks/embed").json["paused"]
+    assert api("POST", "/v1/pause").json == {"paused": True}
+    by_all, stats = waiting(), api("GET", "/v1/stats").json
+    assert api("POST", "/v1/resume").json == {"paused": False}
+    assert api("POST", "/v1/tasks/embed/resume").json == {"name": "embed", "paused": False}
+
+    assert (by_task["reason"], by_task["paused"], task) == ("paused", "task", True)
+    assert (by_all["reason"], by_all["paused"]) == ("paused", "all")
+    assert (stats["paused"], stats["paused_tasks"]) == (True, ["embed"])
+    assert waiting()["reason"] == "in_line"
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_an_unknown_task_is_404(api: Api, verb: str) -> None:
+    answer = api("POST", f"/v1/tasks/nowhere/{verb}")
+
+    assert (answer.status, answer.code) == (404, "no_such_task")
+
+
+def test_a_job_says_when_it_expires(api: Api) -> None:
+    made = submit(api, queue="fast", expires_in_s=3600)
+
+    read = api("GET", f"/v1/jobs/{made['job_id']}").json
+
+    assert made["expires_ts"] == made["created_ts"] + 3_600_000 == read["expires_ts"]
+
+
 def test_totals_are_the_sums_over_all_queues(api: Api, workers: DatabaseWorkers) -> None:
     submit(api)
 
     stats = api("GET", "/v1/stats").json
 
     assert stats["degraded"] is False
-    assert stats["totals"] == {name: sum(one[name] for one in stats["queues"]) for name in COUNTERS}
+    assert 0 < stats["disk"]["free_bytes"] <= stats["disk"]["total_bytes"]
+    assert stats["disk"]["min_free_bytes"] == 100 << 20, "the default of limits.min_free_mb"
+    assert 0 < stats["memory"]["available_bytes"] <= stats["memory"]["total_bytes"]
+    assert stats["totals"] == {name: sum(entry[name] for entry in stats["queues"]) for name in COUNTERS}
     assert workers.rows("SELECT count(*) FROM jobs WHERE status = 'queued'") == [(stats["totals"]["queued"],)]
 
 
@@ -113,7 +150,7 @@ def test_a_full_queue_says_when_to_come_again(small: Jobd) -> None:
         single = api("POST", "/v1/jobs", body, {"Idempotency-Key": "k"})
         batch = api("POST", "/v1/jobs/batch", two)
 
-        assert [(one.status, one.code) for one in (single, batch)] == [(429, "queue_full")] * 2
+        assert [(answer.status, answer.code) for answer in (single, batch)] == [(429, "queue_full")] * 2
         assert 1 <= int(single.headers["retry-after"]) <= 300
         assert (batch.json["index"], workers.traces()) == (0, before)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from jobd.lifecycle.prune import LEADER_KEY
+from tests.support.database_workers import database_workers
 from tests.support.http import Api
 from tests.support.wait import wait_until
 from tests.support.workerless import CONFIG, KEPT, InBackground, WorkerlessDaemon, workerless_daemon
@@ -42,8 +44,8 @@ def files_of(workerless: WorkerlessDaemon, job_id: str) -> list[Path]:
     return list(workerless.daemon.data_dir.glob(f"results/??/*{job_id}*"))
 
 
-def done(workerless: WorkerlessDaemon, result: object) -> str:
-    held = workerless.running()
+def done(workerless: WorkerlessDaemon, result: object, **fields: Any) -> str:
+    held = workerless.running(**fields)
     assert workerless.complete(held, result) == {"ok": True, "ack": True}
     job_id: str = held["job_id"]
     return job_id
@@ -80,6 +82,31 @@ def test_large_result_is_a_file_that_the_job_names(workerless: WorkerlessDaemon,
     assert workerless.daemon.data_dir / job["result_ref"] == file
     assert json.loads(file.read_bytes()) == result
     assert workerless.rows("SELECT result, result_ref FROM jobs WHERE id = $1", job_id) == [(None, job["result_ref"])]
+
+
+def test_file_of_a_deleted_job_goes_with_it(workerless: WorkerlessDaemon) -> None:
+    job_id, other = done(workerless, LARGE, labels={"run": "7"}), done(workerless, LARGE)
+
+    deleted = workerless.api("POST", "/v1/jobs/delete", {"labels": {"run": "7"}})
+
+    assert deleted.json["changed"] == 1
+    assert workerless.api("GET", f"/v1/jobs/{job_id}/result").code == "gone_job"
+    assert files_of(workerless, job_id) == []
+    assert result_of(workerless, other) == LARGE
+
+
+def test_file_of_a_job_that_is_deleted_during_a_backup_stays(workerless: WorkerlessDaemon) -> None:
+    """The backup names it; the janitor sweeps it afterwards."""
+    job_id = done(workerless, LARGE, labels={"run": "8"})
+
+    with (
+        database_workers(workerless.daemon.addresses["DATABASE_URL"]) as backup,
+        backup.transaction("SELECT pg_advisory_xact_lock($1)", LEADER_KEY),
+    ):
+        workerless.api("POST", "/v1/jobs/delete", {"labels": {"run": "8"}})
+
+    assert workerless.api("GET", f"/v1/jobs/{job_id}").code == "gone_job"
+    assert len(files_of(workerless, job_id)) == 1
 
 
 def test_redis_has_the_name_of_a_large_result_and_not_the_result(workerless: WorkerlessDaemon) -> None:
@@ -310,7 +337,7 @@ def small_disk(workerless: WorkerlessDaemon) -> Iterator[Path]:
     if made.returncode:
         pytest.skip("no disk can be mounted here")
     yield path
-    subprocess.run(["umount", path], check=True)
+    subprocess.run(["umount", "--lazy", path], check=True)  # the janitor may just be reading it
 
 
 def test_full_disk_costs_neither_the_job_nor_the_result(workerless: WorkerlessDaemon, small_disk: Path) -> None:

@@ -72,7 +72,7 @@ def until_it_ends(workerless: WorkerlessDaemon, job_id: str) -> Any:
 def test_every_task_is_listed_and_nothing_that_is_the_operators(workerless: WorkerlessDaemon) -> None:
     answer = workerless.api("GET", "/v1/tasks")
 
-    names = [one["name"] for one in answer.json["tasks"]]
+    names = [entry["name"] for entry in answer.json["tasks"]]
     assert names == sorted(names)
     assert {"alone", "area", "chat", "free", "model", "program", "theirs"} <= set(names)
     for secret in (b"hunter2", b"HUNTER2", b"127.0.0.1", b"/bin/true", b"handlers"):
@@ -83,7 +83,14 @@ def test_task_says_what_its_jobs_get(workerless: WorkerlessDaemon) -> None:
     alone = task(workerless, "alone")
 
     assert alone.pop("payload_schema")
-    assert alone == {"name": "alone", "run": "python", "queue": "default", "timeout_s": 9, "max_attempts": 2}
+    assert alone == {
+        "name": "alone",
+        "run": "python",
+        "queue": "default",
+        "timeout_s": 9,
+        "max_attempts": 2,
+        "paused": False,
+    }
     assert task(workerless, "theirs") == {
         "name": "theirs",
         "run": "external",
@@ -91,6 +98,7 @@ def test_task_says_what_its_jobs_get(workerless: WorkerlessDaemon) -> None:
         "timeout_s": 3600,
         "max_attempts": 4,
         "payload_schema": None,
+        "paused": False,
     }
 
 

@@ -16,6 +16,8 @@ from tests.support.ticket_daemon import TOKENS, TicketDaemon, ticket_daemon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.support.http import Api
+
 ARTIFACTS = {
     "events": "event",
     "context_snapshots": "context_snapshot",
@@ -74,7 +76,7 @@ def test_an_approved_ticket_is_carried_out_and_leaves_a_whole_trail(tickets: Tic
     assert order["context_snapshot_id"] == snapshot["snapshot_id"]
     assert (bundle["work_order_id"], bundle["output"]) == (order["work_order_id"], {"score": 0.9, "for": "Count"})
     assert (record["output_id"], record["gate_result"]) == (bundle["output_id"], "PASS")
-    assert [one["type"] for one in record["gate_results"]] == ["schema", "minimum", "command"]
+    assert [gate_result["type"] for gate_result in record["gate_results"]] == ["schema", "minimum", "command"]
     assert (pause["reason"], len(pause["prioritized_actions"]) in (1, 2, 3)) == ("RUN_COMPLETE", True)
     (decision,) = trail["decisions"]
     assert (decision["kind"], decision["decided_by"], decision["why"]) == ("APPROVE", "bob", "looks right")
@@ -113,7 +115,7 @@ def test_an_unblocked_ticket_runs_again(tickets: TicketDaemon) -> None:
 
     check_artifacts(tickets, trail)
     assert (len(trail["events"]), len(trail["run_records"])) == (2, 2)
-    assert [one["kind"] for one in trail["decisions"]] == ["APPROVE", "UNBLOCK"]
+    assert [decision["kind"] for decision in trail["decisions"]] == ["APPROVE", "UNBLOCK"]
 
 
 def test_a_sign_off_is_waited_for_and_then_ends_the_ticket(tickets: TicketDaemon) -> None:
@@ -129,7 +131,7 @@ def test_a_sign_off_is_waited_for_and_then_ends_the_ticket(tickets: TicketDaemon
     assert (by_author.status, by_author.code) == (403, "four_eyes")
     assert signed.status == 200, signed.body
     check_artifacts(tickets, trail)
-    assert [one["kind"] for one in trail["decisions"]] == ["APPROVE", "SIGN_OFF"]
+    assert [decision["kind"] for decision in trail["decisions"]] == ["APPROVE", "SIGN_OFF"]
     assert "bob" in trail["run_records"][0]["gate_results"][0]["reason"]
 
 
@@ -300,11 +302,11 @@ def test_a_stream_tells_every_change_once_and_in_order(tickets: TicketDaemon) ->
     seen, *others = [follower.end() for follower in followers]
 
     assert (seen[0].type, seen[0].data["ticket_id"]) == ("hello", ticket["ticket_id"])
-    assert [int(one.id) for one in seen[1:]] == list(range(1, tickets.ticket(ticket["ticket_id"])["version"] + 1))
-    assert [one.data["data"]["status"] for one in seen[1:] if one.type in ("created", "status")] == [
+    assert [int(event.id) for event in seen[1:]] == list(range(1, tickets.ticket(ticket["ticket_id"])["version"] + 1))
+    assert [event.data["data"]["status"] for event in seen[1:] if event.type in ("created", "status")] == [
         *("NEW", "TODO", "IN_PROGRESS", "DONE"),
     ]
-    assert all(one[1:] == seen[1:] for one in others)
+    assert all(other[1:] == seen[1:] for other in others)
 
 
 def test_a_stream_goes_on_behind_the_cursor_of_the_one_before(tickets: TicketDaemon) -> None:
@@ -365,6 +367,11 @@ def test_the_same_key_leads_to_the_same_ticket(tickets: TicketDaemon) -> None:
     assert (refused.status, mended.status) == (422, 201)
 
 
+def test_list_says_whether_authors_may_decide(tickets: TicketDaemon, api: Api) -> None:
+    assert tickets.ann("GET", "/v1/tickets?limit=1").json["four_eyes"] is True
+    assert api("GET", "/v1/tickets?limit=1").json["four_eyes"] is False, "a jobd without the option"
+
+
 def test_lists_have_pages_and_filters(tickets: TicketDaemon) -> None:
     person = f"eve-{uuid.uuid4()}"
     body = {"title": "Count", "task": "echo", "payload": {}, "created_by": person}
@@ -373,7 +380,7 @@ def test_lists_have_pages_and_filters(tickets: TicketDaemon) -> None:
 
     def listed(query: str) -> tuple[list[str], str | None]:
         page = tickets.ann("GET", f"/v1/tickets?created_by={person}&{query}").json
-        return [one["ticket_id"] for one in page["tickets"]], page["next"]
+        return [ticket["ticket_id"] for ticket in page["tickets"]], page["next"]
 
     first, more = listed("limit=2")
     assert first == made[:0:-1]

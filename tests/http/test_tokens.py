@@ -58,6 +58,7 @@ def row(token: NewToken, **changes: Any) -> TokenRow:
         "sha256": token.sha256,
         "scopes": ["client"],
         "queues": None,
+        "own_jobs": False,
         "created_at": None,
         "expires_at": None,
         "expires_in_s": None,
@@ -384,7 +385,7 @@ def test_list_says_what_each_token_is(guarded: Jobd) -> None:
     create(guarded, "gone")
     token(guarded, "revoke", "gone")
 
-    found = {one["name"]: one for one in json.loads(token(guarded, "list", "--json").stdout)}
+    found = {entry["name"]: entry for entry in json.loads(token(guarded, "list", "--json").stdout)}
 
     assert (found["listed"]["state"], found["gone"]["state"]) == ("active", "revoked")
     assert (found["listed"]["scopes"], found["listed"]["queues"]) == (["worker"], ["gpu", "cpu"])
@@ -429,7 +430,7 @@ def test_what_waits_or_listens_ends_with_its_token_and_nothing_else_does(guarded
 
         for stream in streams:
             end_of(stream)
-        assert [(one.result().status, one.result().code) for one in waits] == [(401, "unauthorized")] * 4
+        assert [(wait.result().status, wait.result().code) for wait in waits] == [(401, "unauthorized")] * 4
         assert api("POST", f"{job}/cancel").status == 200
         for stream in others[:2]:
             assert "canceled" in [event.type for event in read_until(stream, "canceled")]
@@ -468,7 +469,7 @@ def test_audit_table_cannot_be_changed(guarded: Jobd, change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--name", "a b", "--scope", "client"], "1 to 64 letters"),
         (["--name", "anonymous", "--scope", "client"], "anonymous"),
@@ -478,18 +479,34 @@ def test_audit_table_cannot_be_changed(guarded: Jobd, change: str) -> None:
         (["--scope", "client"], "--name"),
         (["--name", "x", "--scope", "client", "--queue", "q"], "--scope worker"),
         (["--name", "x", "--scope", "worker", "--queue", "No Name"], "a-z 0-9"),
+        (["--name", "x", "--scope", "client", "--scope", "worker", "--own-jobs"], "--own-jobs is for --scope client"),
+        (["--name", "x", "--scope", "admin", "--own-jobs"], "--own-jobs is for --scope client"),
         (["--name", "x", "--scope", "client", "--expires-days", "0"], "expires-days"),
         (["--name", "x", "--scope", "client", "--expires-days", "nan"], "expires-days"),
     ],
 )
-def test_wrong_token_is_not_made(guarded: Jobd, arguments: list[str], told: str) -> None:
+def test_wrong_token_is_not_made(guarded: Jobd, arguments: list[str], message: str) -> None:
     before = rows(guarded, "SELECT count(*) FROM jobd.tokens")
 
     done = token(guarded, "create", *arguments)
 
     assert done.returncode == 2
-    assert told in done.stderr
+    assert message in done.stderr
     assert rows(guarded, "SELECT count(*) FROM jobd.tokens") == before
+
+
+def test_token_with_own_jobs_sees_no_others(guarded: Jobd) -> None:
+    first, own = create(guarded, "sender"), create(guarded, "ann", "--own-jobs")
+    until_good(guarded, first)
+    until_good(guarded, own)
+    senders = [Api(guarded.address, {"Authorization": f"Bearer {text}"}) for text in (first, own)]
+    made = [api("POST", "/v1/jobs", {"task": "embed", "payload": {}}).json["job_id"] for api in senders]
+
+    statuses = [[api("GET", f"/v1/jobs/{job_id}").status for job_id in made] for api in senders]
+
+    assert statuses == [[200, 200], [404, 200]]
+    assert "client own jobs only" in token(guarded, "list").stdout
+    assert any("ann" in line and "own_jobs" in line for (line,) in rows(guarded, "SELECT subject FROM jobd.audit"))
 
 
 def test_revoking_what_is_not_there_says_so(guarded: Jobd) -> None:

@@ -14,9 +14,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from jobd.follow import jobs as tailer_module
-from jobd.http.wait import wait_for_job
-from jobd.job.history import BEYOND
-from jobd.lifecycle.events import read_history
+from jobd.http.wait import wait_for_end
+from jobd.job.history import HandlerEvent
+from jobd.lifecycle.events import EventBatch, read_history
 from tests.support.database_workers import database_workers
 from tests.support.http import Api
 from tests.support.node import tailing
@@ -25,7 +25,9 @@ from tests.support.wait import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from uuid import UUID
 
+    from jobd.follow.jobs import Tailer
     from jobd.job.history import Record
     from jobd.lifecycle.events import HistoryPlace
     from tests.support.daemon import Jobd
@@ -33,8 +35,12 @@ if TYPE_CHECKING:
     from tests.support.node import Node
 
 
-#: A session whose last statement looked where jobs stand.
-WAITS = "SELECT FROM pg_stat_activity WHERE query LIKE '-- name: read_history%' AND pid <> pg_backend_pid()"
+#: A session whose last statement read the job, before the wait.
+#: The wait has read its job, or is being polled, which goes on: other statements take the place of the last one.
+WAITS = """
+    SELECT FROM pg_stat_activity
+    WHERE (query LIKE '-- name: read_whole_job%' OR query LIKE '-- name: read_history%') AND pid <> pg_backend_pid()
+"""
 
 
 def submit(api: Api) -> str:
@@ -54,7 +60,8 @@ def test_a_wait_ends_with_the_job(api: Api, workers: DatabaseWorkers) -> None:
         for job_id in ids[10:]:
             api("POST", f"/v1/jobs/{job_id}/cancel")
 
-    assert [answer.json["status"] for answer in answers] == ["done"] * 10 + ["canceled"] * 10
+    found = list(answers)
+    assert [answer.json["status"] for answer in found] == ["done"] * 10 + ["canceled"] * 10, found
 
 
 @pytest.mark.parametrize("wait_s", ["0", "0.2"])
@@ -144,7 +151,12 @@ def test_a_wait_ends_when_jobd_stops(jobd: Callable[..., Jobd], folder: Path) ->
     assert daemon.wait() == 0
 
 
-# The tailer reads for all
+# One tailer for all
+
+
+async def wait_for_job(tailer: Tailer, request: Request, job_id: UUID, wait_s: float) -> None:
+    with tailer.waiting(job_id) as waiter:
+        await wait_for_end(request, waiter, wait_s)
 
 
 async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +170,7 @@ async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.Mo
     jobs = [await node.enqueue() for _ in range(100)]
 
     with anyio.fail_after(30):
-        async with tailing(node) as tailer, anyio.create_task_group() as tasks:
+        async with tailing(node, elsewhere=True) as tailer, anyio.create_task_group() as tasks:
             for job in jobs:
                 tasks.start_soon(wait_for_job, tailer, request_from(anyio.sleep_forever), job.id, 60)
             while not reads:
@@ -169,14 +181,27 @@ async def test_many_waits_share_one_statement(node: Node, monkeypatch: pytest.Mo
     assert len(reads) < 40
 
 
-async def test_a_wait_is_told_of_the_end_alone(node: Node) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_wait_is_told_of_the_end_alone(node: Node, elsewhere: bool) -> None:
+    async with tailing(node, elsewhere=elsewhere) as tailer:
+        waiting = await node.enqueue()
+        with anyio.fail_after(30), tailer.waiting(waiting.id) as waiter:
+            job = await node.claim(waiting)
+            told = EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=[HandlerEvent("token", 1)])
+            await node.engine.emit(told)
+            assert not waiter.is_over
+            await node.done(job)
+            while not waiter.is_over:
+                assert await waiter.next(10) == b""
+
+
+async def test_a_wait_that_came_too_late_is_over_all_the_same(node: Node) -> None:
     job = await node.claim(await node.enqueue())
     await node.done(job)
 
     async with tailing(node) as tailer:
-        with anyio.fail_after(30), tailer.following(job.job_id, BEYOND) as reader:
-            assert await reader.next(10) == b""
-            assert reader.is_over
+        with anyio.fail_after(30):
+            await wait_for_job(tailer, request_from(anyio.sleep_forever), job.job_id, 60)
 
 
 async def test_a_job_that_is_deleted_ends_its_wait(node: Node) -> None:

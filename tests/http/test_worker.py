@@ -59,6 +59,15 @@ def test_claim_answers_every_field_of_the_contract(workerless: WorkerlessDaemon)
     assert workerless.read(job_id)["status"] == "running"
 
 
+def test_claim_names_the_trace_of_a_job_that_has_one(workerless: WorkerlessDaemon) -> None:
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1"}
+    workerless.api("POST", "/v1/jobs", {"task": "embed", "payload": {}}, trace)
+
+    claimed = workerless.claim("jobs:stream", max_wait_ms=9_000)
+
+    assert {name: claimed[name] for name in trace} == trace
+
+
 def test_claim_of_a_job_that_came_by_its_message_names_the_message(workerless: WorkerlessDaemon) -> None:
     """Postgres is polled too: on a busy machine it may hand out a job before Redis does."""
 
@@ -211,7 +220,7 @@ def test_claim_of_many_without_a_job_says_so(workerless: WorkerlessDaemon) -> No
     assert claim_many(workerless, 3, max_wait_ms=0) == {"claimed": False, "max_wait_ms": 0, "jobs": []}
 
 
-@pytest.mark.parametrize("max_jobs", [0, -1, 101, "2", None, 1.5])
+@pytest.mark.parametrize("max_jobs", [0, -1, 501, "2", None, 1.5])
 def test_claim_of_a_number_that_cannot_be_is_refused(workerless: WorkerlessDaemon, max_jobs: Any) -> None:
     body = {"worker_id": "w-1", "streams": ["jobs:stream"], "max_jobs": max_jobs}
 

@@ -15,7 +15,10 @@ from tests.support.workerless import CONFIG, WorkerlessDaemon, workerless_daemon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VERBS = ("claim", "heartbeat", "complete", "fail", "release", "events", "events/batch")
+VERBS = (
+    *("claim", "heartbeat", "complete", "fail", "release", "events"),
+    *("complete/batch", "fail/batch", "release/batch", "events/batch"),
+)
 TOKENS = {"gpu-worker": "g" * 40, "any-worker": "a" * 40, "client": "c" * 40}
 
 

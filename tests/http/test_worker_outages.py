@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,13 @@ from tests.support.workerless import CONFIG, workerless_daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def post(address: str, path: str, body: Any) -> tuple[http.client.HTTPResponse, Any]:
+    with contextlib.closing(http.client.HTTPConnection(address, timeout=50)) as line:
+        line.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = line.getresponse()
+        return answer, json.loads(answer.read())
 
 
 @pytest.mark.timeout(180)
@@ -37,15 +45,16 @@ def test_without_postgres_neither_a_report_nor_a_submit_is_taken(folder: Path) -
             held = workerless.running()
             outside.close()
 
-            for path, body in (
+            proof = {name: value for name, value in held.items() if name != "worker_id"}
+            sent: list[tuple[str, Any]] = [
                 ("/internal/worker/complete", {**held, "result": {}}),
+                ("/internal/worker/complete/batch", {"worker_id": "w-1", "jobs": [{**proof, "result": {}}]}),
                 ("/v1/jobs", {"task": "chat", "payload": {}}),
-            ):
-                with contextlib.closing(http.client.HTTPConnection(workerless.daemon.address, timeout=50)) as line:
-                    line.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-                    answer = line.getresponse()
-                    said = json.loads(answer.read())
+            ]
+            with ThreadPoolExecutor() as at_once:  # each is answered only when jobd has waited for Postgres
+                answers = list(at_once.map(lambda one: post(workerless.daemon.address, *one), sent))
 
+            for answer, said in answers:
                 assert (answer.status, said["code"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
                 assert "ack" not in said
                 assert "job_id" not in said

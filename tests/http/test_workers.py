@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from tests.support.http import Api
 
 KINDS = {
-    f"board-7:{uuid.uuid4()}": "slots",
+    f"slots:board-7:{uuid.uuid4()}": "slots",
+    f"board-7:{uuid.uuid4()}": "http",
     "redis:consumer-1": "redis",
     f"redis:{uuid.uuid4()}": "redis",
     "jetson": "http",

@@ -68,3 +68,76 @@ async def fill(connection: Session, *, finished: int, queued: int) -> None:
     await connection.execute(_QUEUED, queued, NOW)
     await connection.execute("VACUUM ANALYZE")
     await connection.execute("RESET statement_timeout")
+
+
+_VARIETY = """
+WITH added AS (
+    INSERT INTO jobs (
+        id, task, queue, payload, status, run_after, version, attempt_no, attempt_count, max_attempts, timeout_s, ttl_s,
+        spec_hash, result, error, created_at, updated_at, started_at, finished_at, labels, owner
+    )
+    SELECT
+        (
+            lpad(to_hex((extract(epoch FROM made) * 1000)::bigint), 12, '0') || '70008'
+            || substr(md5(n::text || random()), 1, 15)
+        )::uuid,
+        CASE WHEN n % 100000 = 7 THEN 'rare' WHEN n % 3 = 0 THEN 'chat' ELSE 'embed' END, 'default',
+        jsonb_build_object('text', repeat('x', 100), 'n', n),
+        CASE WHEN n % 10 = 1 THEN 'error' WHEN n % 1000 = 2 THEN 'canceled' ELSE 'done' END,
+        made, 3, 1, 1, 3, 30, 3600, sha256(n::text::bytea), CASE WHEN n % 10 <> 1 THEN '{"ok": true}'::jsonb END,
+        CASE
+            WHEN n % 30 = 1 THEN '{"code": "timeout", "message": "it took too long"}'::jsonb
+            WHEN n % 10 = 1 THEN '{"code": "boom", "message": "Out of memory"}'
+        END,
+        made, made, made, made, CASE WHEN n % 4 = 0 THEN jsonb_build_object('team', 'vision', 'one', n::text) END,
+        CASE WHEN n % 5 = 0 THEN 'ann' END
+    FROM generate_series(1, $1::bigint) AS n
+    CROSS JOIN LATERAL (SELECT clock_timestamp() - ($1 - n) * interval '1 ms' AS made) t
+    RETURNING id, task, queue, status, finished_at, spec_hash, labels, owner
+),
+closed AS (
+    INSERT INTO attempts (
+        job_id, number, attempt_id, lease_token, owner_id, outcome, started_at, ended_at, led_to, event_n
+    )
+    SELECT
+        id, 1, gen_random_uuid(), gen_random_uuid(), 'w', CASE status WHEN 'error' THEN 'failed' ELSE status END,
+        finished_at, finished_at, status, 1
+    FROM added
+),
+buried AS (
+    INSERT INTO dead_letters (job_id, queue, task, reason, at)
+    SELECT id, queue, task, 'not_retryable', finished_at FROM added WHERE status = 'error'
+),
+specified AS (INSERT INTO job_specs (spec, job_id) SELECT id_at(spec_hash, 1), id FROM added),
+labelled AS (
+    INSERT INTO job_labels (name, value, job_id)
+    SELECT l.key, l.value, id FROM added CROSS JOIN LATERAL jsonb_each_text(labels) l
+    UNION ALL
+    SELECT '', owner, id FROM added WHERE owner IS NOT NULL
+)
+INSERT INTO queue_counts (queue, shard, done, error, canceled)
+SELECT
+    queue, -1, count(*) FILTER (WHERE status = 'done'), count(*) FILTER (WHERE status = 'error'),
+    count(*) FILTER (WHERE status = 'canceled')
+FROM added GROUP BY queue
+ON CONFLICT (queue, shard) DO UPDATE SET
+    done = queue_counts.done + excluded.done, error = queue_counts.error + excluded.error,
+    canceled = queue_counts.canceled + excluded.canceled
+"""
+
+_WEEK = """
+INSERT INTO rollups
+SELECT
+    minute, 'default', task, 60, 1, 0, 1, 0, 6.1, 61.0, array_fill(4::bigint, '{14}'), array_fill(4::bigint, '{14}')
+FROM generate_series(date_trunc('minute', now()) - interval '8 days', now(), interval '1 minute') AS minute
+CROSS JOIN unnest('{chat,embed,rare}'::text[]) AS task
+"""
+
+
+async def fill_variety(connection: Session, finished: int) -> None:
+    """Jobs of the last minutes that ended in every way, a tenth in error and few of one kind, and a week of rollups."""
+    await connection.execute("SET statement_timeout = '30min'")
+    await connection.execute(_VARIETY, finished)
+    await connection.execute(_WEEK)
+    await connection.execute("VACUUM ANALYZE")
+    await connection.execute("RESET statement_timeout")

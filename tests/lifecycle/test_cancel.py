@@ -10,11 +10,12 @@ import pytest
 from jobd.job.model import AlreadyFinal, Canceled, CancelRequested
 from jobd.job.status import AttemptOutcome, JobStatus
 from jobd.lifecycle.cancel import CancelAnswer, cancel
-from jobd.lifecycle.claim import ClaimedJob, Unknown, claim, poll_claim
+from jobd.lifecycle.claim import ClaimedJob, Unknown, claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.publish import look_ahead, promote_due, select_for_publish
 from jobd.store.ids import new_id
+from tests.support.claims import take_first
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -67,7 +68,7 @@ async def test_a_canceled_job_is_never_offered_or_claimed(db: Database, delay_s:
     assert await promote_due(db, now=at(100)) == []
     assert (await look_ahead(db, now=NOW)).due_in_s is None
     assert await select_for_publish(db, ["default"], most=5) == []
-    assert await poll_claim(db, ["default"], owner_id="w", most=5, ttl_s=TTL_S, now=at(100)) == []
+    assert await take_first(db, ["default"], owner_id="w", most=5, ttl_s=TTL_S, now=at(100)) == []
     (answer,) = await claim(db, [ask(job_id)], ttl_s=TTL_S, now=at(100))
     assert not isinstance(answer, ClaimedJob)
 

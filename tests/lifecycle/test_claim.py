@@ -322,7 +322,7 @@ async def test_a_takeover_without_attempts_left_makes_a_dead_letter(db: Database
     assert (job.status, job.finished_at, job.lease_owner, job.attempt_no) == ("error", EXPIRED, None, 1)
     assert job.error is not None and "lease_expired" in job.error
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert [letter.reason for letter in await list_dead_letters(db)] == ["attempts_exhausted"]
+    assert [letter.reason for letter in (await list_dead_letters(db)).letters] == ["attempts_exhausted"]
     assert (await told_of(db, claimed.job_id))[-1] == ("error", 3)
     await assert_counters_are_right(db)
 
@@ -337,7 +337,7 @@ async def test_a_takeover_of_a_job_that_was_to_be_canceled_cancels_it(db: Databa
     assert answer == Canceled(AttemptOutcome.EXPIRED)
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert await list_dead_letters(db) == []
+    assert (await list_dead_letters(db)).letters == []
     await assert_counters_are_right(db)
 
 

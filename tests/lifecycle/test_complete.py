@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -12,11 +13,12 @@ import pytest
 from jobd.job.model import AlreadyFinished, Completed, Conflicting, Superseded
 from jobd.job.status import AttemptOutcome, JobStatus
 from jobd.lifecycle.cancel import cancel
-from jobd.lifecycle.complete import Completion, complete
+from jobd.lifecycle.complete import Completion, complete, complete_and_take
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.release import release
 from jobd.store.ids import new_id
+from tests.lifecycle.direct import set_mode, want
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -40,11 +42,32 @@ from tests.support.factories import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from jobd.lifecycle.report import Refusal
     from jobd.store.postgres import Database
+    from jobd.store.session import Session
 
 DONE = Completed()
 REPLAY = AlreadyFinished(outcome=AttemptOutcome.DONE, requeued=False, dead_lettered=False)
 SUPERSEDED = Superseded()
+
+
+async def complete_with_take(
+    session: Session, reports: Sequence[Completion], *, now: datetime | None = None
+) -> list[Completed | Refusal]:
+    """The verb that also takes, with nothing there to take."""
+    answers, taken = await complete_and_take(session, reports, [want(3, "empty")], ttl_s=TTL_S, now=now)
+    assert taken == []
+    return answers
+
+
+@pytest.fixture(autouse=True, params=[complete, complete_with_take])
+async def each_verb(db: Database, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is for each verb that completes."""
+    monkeypatch.setattr(sys.modules[__name__], "complete", request.param)
+    await set_mode(db, "direct", "empty")
 
 
 async def finish(db: Database, *reports: Completion, seconds: float = 0) -> list[Any]:

@@ -22,6 +22,7 @@ from jobd.lifecycle.enqueue import (
     QueueFull,
     enqueue,
 )
+from jobd.lifecycle.enqueue_insert import insert_keyed
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.prune import prune_memories
 from jobd.lifecycle.publish import select_for_publish
@@ -355,6 +356,59 @@ async def test_one_key_twice_in_a_batch_without_room_is_refused_twice(db: Databa
     assert await db.pool.fetchval("SELECT count(*) FROM idempotency_keys") == 0
 
 
+async def test_jobs_whose_keys_are_known_take_no_room(db: Database) -> None:
+    known = [new_job(key=key(f"known{n}")) for n in range(3)]
+    await enqueue(db, known, now=NOW)
+    again = [new_job(key=key(f"known{n}")) for n in range(3)]
+    new, unkeyed, follower = new_job(key=key("new")), new_job(), new_job(key=key("new"))
+    late, late_again = new_job(key=key("late")), new_job(key=key("late"))
+
+    answers = await enqueue(db, [*again, new, unkeyed, follower, late, late_again], max_queued=5, now=NOW)
+
+    assert answers == [
+        *(Existing(job.id) for job in known),
+        Created(new.id),
+        Created(unkeyed.id),
+        Existing(new.id),
+        QueueFull("default"),
+        QueueFull("default"),
+    ]
+    assert await db.pool.fetchval("SELECT count(*) FROM idempotency_keys") == 4
+    await assert_counters_are_right(db)
+
+
+async def test_job_with_a_key_that_is_sent_again_is_answered_as_the_first_time(db: Database) -> None:
+    job, new = new_job(key=key()), new_job(key=key("new"))
+    await enqueue(db, [job], now=NOW)
+
+    assert await enqueue(db, [new, job], max_queued=1, now=NOW) == [QueueFull("default"), Created(job.id)]
+    assert await enqueue(db, [new, job], now=NOW) == [Created(new.id), Created(job.id)]
+    await assert_counters_are_right(db)
+
+
+@pytest.mark.parametrize("dedupe", ["none", "active"])
+async def test_a_key_that_another_transaction_holds_is_busy_and_the_others_do_not_wait_for_it(
+    db: Database, dedupe: Dedupe
+) -> None:
+    jobs = [new_job(key=key(name), dedupe=dedupe) for name in ("a", "held", "z")] + [new_job()]
+    async with db.pool.acquire() as other, other.transaction():
+        await other.fetch(TAKE_KEYS, ["alice"], ["held"], [new_id()], [b"body"], [HOUR_S], None, "20")
+
+        with anyio.fail_after(10):
+            answers = await enqueue(db, jobs, now=NOW)
+
+    assert answers == [Created(jobs[0].id), KeyBusy(), Created(jobs[2].id), Created(jobs[3].id)]
+    await assert_counters_are_right(db)
+
+
+async def test_the_short_wait_for_a_key_ends_with_its_statement(db: Database) -> None:
+    async with db.pool.acquire() as connection:
+        before = await connection.fetchval("SHOW lock_timeout")
+        await insert_keyed(connection, [new_job(key=key())], None, None, NOW, 20)
+
+        assert await connection.fetchval("SHOW lock_timeout") == before
+
+
 async def test_fifty_enqueues_at_once_with_one_key_make_one_job(db: Database) -> None:
     answers: list[Enqueued] = []
 
@@ -462,6 +516,32 @@ async def test_a_job_that_waits_for_its_retry_is_a_twin(db: Database) -> None:
     await fail(db, [failure(claimed)], policy=POLICY, now=NOW)
 
     assert await enqueue_one(db, twin()) == Existing(claimed.job_id)
+
+
+async def test_who_may_see_own_jobs_only_has_no_twin_of_others(db: Database) -> None:
+    foreign, older = twin(owner="bob"), twin("none", owner="ann")
+    await enqueue(db, [older, foreign])  # bob is answered by ann's
+
+    answers = await enqueue(
+        db, [twin(owner="bob", own_twins=True), twin(owner="ann", own_twins=True), twin(owner="eve")]
+    )
+
+    assert isinstance(answers[0], Created)
+    assert answers[1:] == [Existing(older.id), Existing(older.id)]
+
+
+async def test_who_may_see_own_jobs_only_has_no_twin_of_others_in_the_same_batch(db: Database) -> None:
+    """Callers share a commit."""
+    first, joins, own, again = (
+        twin(owner="bob"),
+        twin(owner="ann"),  # of a token that sees every job
+        twin(owner="ann", own_twins=True),
+        twin(owner="ann", own_twins=True),
+    )
+
+    answers = await enqueue(db, [first, joins, own, again])
+
+    assert answers == [Created(first.id), Existing(first.id), Created(own.id), Existing(own.id)]
 
 
 @pytest.mark.parametrize("first_dedupe", ["none", "active", "result"])

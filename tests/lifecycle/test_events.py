@@ -27,11 +27,11 @@ from jobd.lifecycle.events import (
     read_history,
 )
 from jobd.lifecycle.fail import fail
-from jobd.lifecycle.outbox import read_outbox
+from jobd.lifecycle.outbox import other_changes, turn_page
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.release import release
-from jobd.stream.project import events_of
+from jobd.stream.changes import change_of, events_of
 from tests.support.factories import (
     POLICY,
     TTL_S,
@@ -267,13 +267,12 @@ async def test_what_is_told_at_once_is_what_the_history_says_later(db: Database)
     again = Ask(job_id=taken.job_id, enqueue_id=1, owner_id="worker-2")
     await claim(db, [again], ttl_s=TTL_S, now=at(TTL_S + 1))
 
-    told: dict[UUID, list[tuple[str, str, str]]] = {}
-    for one in await read_outbox(db, most=1000):
-        told.setdefault(one.job_id, []).extend((str(event.cursor), event.type, event.step) for event in events_of(one))
+    changes = [change_of(job) for job in (await turn_page(db, most_changes=1000)).jobs]
+    told = {change.job_id: change.events for change in changes if change is not None}
 
     for job_id in [*ids, first.job_id, taken.job_id]:
-        later = [(str(event.cursor), event.type, event.step) for event in await history_of(db, job_id)]
-        assert told[job_id] == later
+        later = [(*event.cursor, event.type, event.step) for event in await history_of(db, job_id)]
+        assert [(attempt, n, kind, step) for attempt, n, kind, _, step, _ in told[str(job_id)]] == later
 
 
 def size_of(events: list[Event]) -> int:
@@ -432,6 +431,7 @@ async def test_redis_is_told_of_what_was_dropped_once(db: Database) -> None:
     for _ in range(3):
         await append_events(db, [lines(claimed, 2)], limit=DISK_IS_LOW)
 
-    told = [one for one in await read_outbox(db, most=100) if one.event == "events"]
+    (job,) = (await turn_page(db, most_changes=100)).jobs
+    told = [one for one in other_changes(job) if one.event == "events"]
 
-    assert [[event.type for event in events_of(one)] for one in told] == [["dropped"]]
+    assert [[event.type for event in events_of(one, None)] for one in told] == [["dropped"]]

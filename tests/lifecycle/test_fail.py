@@ -124,7 +124,7 @@ async def test_the_last_attempt_makes_a_dead_letter(db: Database) -> None:
 
     job = await read(db, first.job_id)
     assert (job.status, job.finished_at, job.enqueue_id, job.attempt_count) == ("error", at(7), 2, 2)
-    (letter,) = await list_dead_letters(db)
+    (letter,) = (await list_dead_letters(db)).letters
     assert (letter.job_id, letter.reason, letter.at) == (first.job_id, "attempts_exhausted", at(7))
     assert await outcomes_of(db, first.job_id) == ["failed", "failed"]
     assert (await told_of(db, first.job_id))[-1] == ("error", 5)
@@ -136,7 +136,7 @@ async def test_an_error_that_is_not_retryable_makes_a_dead_letter_at_once(db: Da
     claimed = await make_running(db, max_attempts=max_attempts)
 
     assert await report(db, failure(claimed, retryable=False)) == [NOT_RETRYABLE]
-    (letter,) = await list_dead_letters(db)
+    (letter,) = (await list_dead_letters(db)).letters
     assert letter.reason == "not_retryable"
     await assert_counters_are_right(db)
 
@@ -152,7 +152,7 @@ async def test_a_failure_of_a_job_that_was_to_be_canceled_cancels_it(
     assert await report(db, failure(claimed, retryable=retryable)) == [Canceled(AttemptOutcome.CANCELED)]
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["canceled"]
-    assert await list_dead_letters(db) == []
+    assert (await list_dead_letters(db)).letters == []
     await assert_counters_are_right(db)
 
 
@@ -240,9 +240,9 @@ async def test_a_failure_must_prove_job_attempt_and_token(db: Database, wrong: s
 
 
 async def test_the_token_of_another_job_in_the_same_batch_is_no_proof(db: Database) -> None:
-    one, other = await make_running(db), await make_running(db)
+    job, other = await make_running(db), await make_running(db)
 
-    answers = await report(db, failure(one, lease_token=other.lease_token), failure(other, attempt_id=one.attempt_id))
+    answers = await report(db, failure(job, lease_token=other.lease_token), failure(other, attempt_id=job.attempt_id))
 
     assert answers == [SUPERSEDED, SUPERSEDED]
 

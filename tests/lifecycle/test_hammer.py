@@ -14,16 +14,18 @@ from jobd.job.machine import TRANSITIONS
 from jobd.job.retry import RetryPolicy
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
-from jobd.lifecycle.claim import Ask, ClaimedJob, claim, poll_claim
+from jobd.lifecycle.claim import Ask, ClaimedJob, claim
 from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.enqueue import enqueue
 from jobd.lifecycle.fail import Failure, fail
-from jobd.lifecycle.heartbeat import Beat, heartbeat
+from jobd.lifecycle.heartbeat import heartbeat
+from jobd.lifecycle.lease import LeaseProof
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import queue_stats
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.release import release
 from jobd.lifecycle.report import Held
+from tests.support.claims import take_first
 from tests.support.factories import new_job
 
 if TYPE_CHECKING:
@@ -96,19 +98,19 @@ async def hammer(db: Database, *, seconds: float) -> None:
 
 
 async def check_history(db: Database) -> None:
-    """By what was told of it, each job took every step once, along legal edges, and none after its end."""
-    told: dict[UUID, list[JobStatus]] = {}
+    """By its outbox rows, each job took every step once, along legal edges, and none after its end."""
+    statuses: dict[UUID, list[JobStatus]] = {}
     for row in await db.pool.fetch(
         "SELECT event, t.* FROM outbox, unnest(job_ids, versions) AS t (job_id, version) ORDER BY seq"
     ):
-        told.setdefault(row["job_id"], []).append(STATUS_AFTER[row["event"]])
-        assert row["version"] == len(told[row["job_id"]]), "a change is missing or was told twice"
+        statuses.setdefault(row["job_id"], []).append(STATUS_AFTER[row["event"]])
+        assert row["version"] == len(statuses[row["job_id"]]), "a change is missing or is there twice"
     ended: dict[UUID, list[str]] = {}
     for row in await db.pool.fetch("SELECT job_id, number, outcome FROM attempts ORDER BY job_id, number"):
         ended.setdefault(row["job_id"], []).append(row["outcome"])
         assert row["number"] == len(ended[row["job_id"]]), "an attempt is missing"
     for job in await db.pool.fetch("SELECT id, status, version, attempt_no, attempt_count FROM jobs"):
-        passed, outcomes = told[job["id"]], ended.get(job["id"], [])
+        passed, outcomes = statuses[job["id"]], ended.get(job["id"], [])
         assert set(zip([None, *passed[:-1]], passed, strict=True)) <= LEGAL
         assert (passed[-1].value, len(passed)) == (job["status"], job["version"])
         assert outcomes.count("done") == (job["status"] == "done")
@@ -125,9 +127,11 @@ async def one_call(db: Database, ids: Sequence[UUID], claims: list[ClaimedJob]) 
             found = await claim(db, asks, ttl_s=TTL_S)
             claims += [answer for answer in found if isinstance(answer, ClaimedJob)]
         case 1 | 2:
-            claims += await poll_claim(db, ["default"], owner_id="w", most=len(batch), ttl_s=TTL_S)
+            claims += await take_first(db, ["default"], owner_id="w", most=len(batch), ttl_s=TTL_S)
         case 3:
-            await heartbeat(db, [Beat(job_id=one.job_id, lease_token=one.lease_token) for one in held], ttl_s=TTL_S)
+            await heartbeat(
+                db, [LeaseProof(resource_id=one.job_id, lease_token=one.lease_token) for one in held], ttl_s=TTL_S
+            )
         case 4 if random.random() < 0.1:
             await complete(db, [completion(one) for one in held])
         case 5:
@@ -160,7 +164,7 @@ async def run_to_the_end(db: Database) -> None:
             try:
                 await reap(db, policy=POLICY)
                 await promote_due(db)
-                claimed = await poll_claim(db, ["default"], owner_id="healer", most=100, ttl_s=60)
+                claimed = await take_first(db, ["default"], owner_id="healer", most=100, ttl_s=60)
                 await complete(db, [completion(one) for one in claimed])
             except asyncpg.PostgresError as error:
                 raise AssertionError(f"healing failed: {error}") from error

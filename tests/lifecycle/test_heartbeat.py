@@ -11,7 +11,8 @@ import pytest
 from jobd.job.model import LeaseLost
 from jobd.lifecycle.cancel import cancel
 from jobd.lifecycle.complete import complete
-from jobd.lifecycle.heartbeat import Beat, Renewal, heartbeat
+from jobd.lifecycle.heartbeat import Renewal, heartbeat
+from jobd.lifecycle.lease import LeaseProof
 from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 LOST = LeaseLost()
 
 
-async def renew(db: Database, *beats: Beat, now: datetime = NOW) -> list[Renewal | LeaseLost]:
+async def renew(db: Database, *beats: LeaseProof, now: datetime = NOW) -> list[Renewal | LeaseLost]:
     return await heartbeat(db, beats, ttl_s=TTL_S, now=now)
 
 
@@ -75,10 +76,10 @@ async def test_the_expiry_never_goes_back_though_the_clock_does(db: Database) ->
 
 
 async def test_the_holder_of_a_job_that_is_to_be_canceled_is_told(db: Database) -> None:
-    told, other = await make_running(db), await make_running(db)
-    await cancel(db, [told.job_id], now=NOW)
+    canceled, other = await make_running(db), await make_running(db)
+    await cancel(db, [canceled.job_id], now=NOW)
 
-    assert await renew(db, beat(told), beat(other)) == [renewal(TTL_S, cancel=True), renewal(TTL_S)]
+    assert await renew(db, beat(canceled), beat(other)) == [renewal(TTL_S, cancel=True), renewal(TTL_S)]
 
 
 async def test_the_clock_of_the_database_counts_when_no_now_is_given(db: Database) -> None:
@@ -103,9 +104,9 @@ async def test_a_token_that_was_never_given_out_is_lost(db: Database) -> None:
 
 
 async def test_the_token_of_another_job_is_lost(db: Database) -> None:
-    one, other = await make_running(db), await make_running(db)
+    first, other = await make_running(db), await make_running(db)
 
-    answers = await renew(db, beat(one, lease_token=other.lease_token), beat(other, lease_token=one.lease_token))
+    answers = await renew(db, beat(first, lease_token=other.lease_token), beat(other, lease_token=first.lease_token))
 
     assert answers == [LOST, LOST]
 
@@ -129,7 +130,7 @@ async def test_a_lease_that_ended_is_lost(db: Database) -> None:
 async def test_a_job_without_a_lease_has_none_to_renew(db: Database, job_id: str) -> None:
     which = await make_queued(db) if job_id == "queued" else new_id()
 
-    assert await renew(db, Beat(job_id=which, lease_token=uuid4())) == [LOST]
+    assert await renew(db, LeaseProof(resource_id=which, lease_token=uuid4())) == [LOST]
 
 
 @pytest.mark.parametrize(("shown", "renewed"), [(None, True), (1, True), (0, False), (2, False)])

@@ -10,7 +10,7 @@ import anyio
 import asyncpg
 import pytest
 
-from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, claim_record_schema, release, renew
+from jobd.lifecycle.lease import LeaseProof, LeaseRecord, acquire, claim_record_schema, release, renew
 from jobd.store.ids import new_id, new_ids
 from tests.support.factories import NOW, TTL_S, all_rows, at, make_running
 
@@ -31,14 +31,14 @@ async def take_one(db: Database, resource_id: UUID, owner: str = "w1", seconds: 
     return record
 
 
-def grip(record: LeaseRecord, **changes: Any) -> Grip:
-    return Grip(**{"resource_id": record.resource_id, "lease_token": record.lease_token, **changes})
+def proof(record: LeaseRecord, **changes: Any) -> LeaseProof:
+    return LeaseProof(**{"resource_id": record.resource_id, "lease_token": record.lease_token, **changes})
 
 
 async def extend(
-    db: Database, *grips: Grip, seconds: float = 0, kind: ResourceType = "EVENT"
+    db: Database, *proofs: LeaseProof, seconds: float = 0, kind: ResourceType = "EVENT"
 ) -> list[LeaseRecord | None]:
-    return await renew(db, kind, grips, ttl_s=TTL_S, now=at(seconds))
+    return await renew(db, kind, proofs, ttl_s=TTL_S, now=at(seconds))
 
 
 # Acquire
@@ -119,7 +119,7 @@ async def test_a_lease_of_another_kind_is_never_acquired(db: Database) -> None:
 async def test_a_renewal_extends_the_lease_and_counts_up_its_version(db: Database) -> None:
     record = await take_one(db, new_id())
 
-    (renewed,) = await extend(db, grip(record), seconds=20)
+    (renewed,) = await extend(db, proof(record), seconds=20)
 
     assert renewed is not None
     assert (renewed.claim_version, renewed.lease_expires_at, renewed.heartbeat_at) == (2, at(20 + TTL_S), at(20))
@@ -129,13 +129,13 @@ async def test_a_renewal_extends_the_lease_and_counts_up_its_version(db: Databas
 async def test_an_expired_lease_that_nobody_took_is_renewed(db: Database) -> None:
     record = await take_one(db, new_id())
 
-    assert await extend(db, grip(record), seconds=1000) != [None]
+    assert await extend(db, proof(record), seconds=1000) != [None]
 
 
 async def test_the_expiry_never_goes_back_though_the_clock_does(db: Database) -> None:
     record = await take_one(db, new_id())
 
-    (renewed,) = await extend(db, grip(record), seconds=-30)
+    (renewed,) = await extend(db, proof(record), seconds=-30)
 
     assert renewed is not None
     assert renewed.lease_expires_at == record.lease_expires_at
@@ -145,7 +145,7 @@ async def test_the_expiry_never_goes_back_though_the_clock_does(db: Database) ->
 async def test_a_holder_that_shows_a_version_loses_if_it_has_moved(db: Database, shown: int | None, kept: bool) -> None:
     record = await take_one(db, new_id())
 
-    (renewed,) = await extend(db, grip(record, claim_version=shown))
+    (renewed,) = await extend(db, proof(record, claim_version=shown))
 
     assert (renewed is not None) == kept
 
@@ -153,8 +153,8 @@ async def test_a_holder_that_shows_a_version_loses_if_it_has_moved(db: Database,
 async def test_of_two_who_renew_with_the_same_version_one_loses(db: Database) -> None:
     record = await take_one(db, new_id())
 
-    (first,) = await extend(db, grip(record, claim_version=1))
-    (second,) = await extend(db, grip(record, claim_version=1))
+    (first,) = await extend(db, proof(record, claim_version=1))
+    (second,) = await extend(db, proof(record, claim_version=1))
 
     assert first is not None
     assert second is None
@@ -163,21 +163,21 @@ async def test_of_two_who_renew_with_the_same_version_one_loses(db: Database) ->
 async def test_a_lease_that_is_lost_is_not_renewed(db: Database) -> None:
     old = await take_one(db, new_id())
     new = await take_one(db, old.resource_id, "w2", TTL_S + 1)
-    unknown = Grip(resource_id=new_id(), lease_token=uuid4())
+    unknown = LeaseProof(resource_id=new_id(), lease_token=uuid4())
 
-    answers = await extend(db, grip(old), unknown, grip(new, lease_token=uuid4()), seconds=TTL_S + 1)
+    answers = await extend(db, proof(old), unknown, proof(new, lease_token=uuid4()), seconds=TTL_S + 1)
 
     assert answers == [None, None, None]
-    assert await extend(db, grip(new), seconds=TTL_S + 1, kind="WORKORDER") == [None]
+    assert await extend(db, proof(new), seconds=TTL_S + 1, kind="WORKORDER") == [None]
 
 
 @pytest.mark.parametrize("zombie_first", [True, False])
 async def test_a_zombie_in_the_same_batch_does_not_cost_the_holder_its_lease(db: Database, zombie_first: bool) -> None:
     old = await take_one(db, new_id())
     new = await take_one(db, old.resource_id, "w2", TTL_S + 1)
-    grips = [grip(old), grip(new)]
+    proofs = [proof(old), proof(new)]
 
-    answers = await extend(db, *(grips if zombie_first else grips[::-1]), seconds=100)
+    answers = await extend(db, *(proofs if zombie_first else proofs[::-1]), seconds=100)
 
     owners = [answer and answer.owner_id for answer in answers]
     assert owners == ([None, "w2"] if zombie_first else ["w2", None])
@@ -189,20 +189,22 @@ async def test_a_zombie_in_the_same_batch_does_not_cost_the_holder_its_lease(db:
 async def test_a_released_resource_is_free(db: Database) -> None:
     record = await take_one(db, new_id())
 
-    assert await release(db, "EVENT", [grip(record)]) == [True]
+    assert await release(db, "EVENT", [proof(record)]) == [True]
     assert (await take_one(db, record.resource_id, "w2")).claim_version == 1
-    assert await release(db, "EVENT", [grip(record)]) == [False]
+    assert await release(db, "EVENT", [proof(record)]) == [False]
 
 
 async def test_only_the_token_releases(db: Database) -> None:
     record, other = await take_one(db, new_id()), await take_one(db, new_id())
 
     answers = await release(
-        db.pool, "EVENT", [grip(record, lease_token=other.lease_token), grip(other), grip(record, lease_token=uuid4())]
+        db.pool,
+        "EVENT",
+        [proof(record, lease_token=other.lease_token), proof(other), proof(record, lease_token=uuid4())],
     )
 
     assert answers == [False, True, False]
-    assert await release(db, "WORKORDER", [grip(record)]) == [False]
+    assert await release(db, "WORKORDER", [proof(record)]) == [False]
     assert await take(db, record.resource_id) == [None]
 
 
@@ -210,9 +212,9 @@ async def test_only_the_token_releases(db: Database) -> None:
 async def test_a_zombie_in_the_same_batch_hears_that_it_released_nothing(db: Database, zombie_first: bool) -> None:
     old = await take_one(db, new_id())
     new = await take_one(db, old.resource_id, "w2", TTL_S + 1)
-    grips = [grip(old), grip(new)]
+    proofs = [proof(old), proof(new)]
 
-    answers = await release(db, "EVENT", grips if zombie_first else grips[::-1])
+    answers = await release(db, "EVENT", proofs if zombie_first else proofs[::-1])
 
     assert answers == ([False, True] if zombie_first else [True, False])
 
@@ -282,7 +284,7 @@ async def test_a_claim_record_is_valid_against_its_schema(db: Database, kind: Re
     resource_id = new_id()
     (acquired,) = await take(db, resource_id, kind=kind)
     assert acquired is not None
-    (renewed,) = await extend(db, grip(acquired), seconds=1.5, kind=kind)
+    (renewed,) = await extend(db, proof(acquired), seconds=1.5, kind=kind)
     (taken_over,) = await take(db, resource_id, owner="w2", seconds=1000, kind=kind)
 
     for record in (acquired, renewed, taken_over):

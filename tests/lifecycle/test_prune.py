@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -10,8 +10,9 @@ import pytest
 from jobd.job.status import FINAL_STATUSES, JobStatus
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, enqueue
-from jobd.lifecycle.prune import prune, prune_memories, read_result_refs
-from jobd.lifecycle.read import gone_among, list_dead_letters, list_jobs, read_jobs
+from jobd.lifecycle.prune import delete_jobs, prune, prune_memories, read_result_refs
+from jobd.lifecycle.read import gone_among, list_dead_letters, read_jobs
+from jobd.lifecycle.search import search_jobs
 from jobd.store.ids import new_id
 from tests.support.factories import (
     NOW,
@@ -67,7 +68,7 @@ async def test_all_that_belongs_to_a_job_goes_with_it(db: Database) -> None:
 
     for table in ("attempts", "event_log", "dead_letters"):
         assert [row["job_id"] for row in await db.pool.fetch(f"SELECT job_id FROM {table}")] == [other]
-    assert [letter.job_id for letter in await list_dead_letters(db)] == [other]
+    assert [letter.job_id for letter in (await list_dead_letters(db)).letters] == [other]
 
 
 async def test_the_files_of_pruned_results_are_told(db: Database) -> None:
@@ -104,7 +105,7 @@ async def test_batches_of_bounded_size_reach_every_old_job(db: Database) -> None
     counts = [(await prune(db, keep_s=DAY_S, most=2, now=at(DAY_S + 1))).jobs for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]
-    assert {job.id for job in (await list_jobs(db)).jobs} == {kept, queued}
+    assert {job.id for job in (await search_jobs(db)).jobs} == {kept, queued}
     assert await db.pool.fetchval("SELECT count(*) FROM gone_jobs") == 5
     await assert_counters_are_right(db)
 
@@ -140,3 +141,55 @@ async def test_memories_go_in_batches_too(db: Database) -> None:
     counts = [await prune_memories(db, keep_gone_s=1, most=2, now=at(2)) for _ in range(4)]
 
     assert counts == [2, 2, 1, 0]
+
+
+# Deleted by somebody
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+async def test_only_finished_jobs_are_deleted(db: Database, status: JobStatus) -> None:
+    job_id, other = await make_job(db, status), await make_job(db, status)
+
+    deleted = await delete_jobs(db, [job_id, new_id(), job_id])
+
+    is_final = status in FINAL_STATUSES
+    assert deleted.jobs == is_final
+    assert set(await read_jobs(db, [job_id, other])) == ({other} if is_final else {job_id, other})
+    assert await gone_among(db, [job_id, other]) == ({job_id} if is_final else set())
+    await assert_counters_are_right(db)
+
+
+async def test_all_that_belongs_to_a_deleted_job_goes_with_it(db: Database) -> None:
+    changes: dict[str, Any] = {"labels": '{"team": "vision"}', "owner": "ann", "spec_hash": b"s" * 32}
+    dead, other = await make_job(db, JobStatus.ERROR, **changes), await make_job(db, JobStatus.ERROR, **changes)
+    for job_id in (dead, other):
+        await db.pool.execute("INSERT INTO event_log VALUES ($1, 1, 1, 2, '[]', $2)", job_id, NOW)
+
+    await delete_jobs(db, [dead])
+
+    for table in ("attempts", "event_log", "dead_letters", "job_labels", "job_specs"):
+        assert {row["job_id"] for row in await db.pool.fetch(f"SELECT job_id FROM {table}")} == {other}, table
+
+
+async def test_deleted_results_are_told_and_what_changes_meanwhile_is_left(db: Database) -> None:
+    claimed, locked = await make_running(db), await make_job(db, JobStatus.DONE)
+    await complete(db, [completion(claimed, result=None, result_ref="results/ab/x.json")], now=NOW)
+
+    async with db.connection() as connection, connection.transaction():
+        await connection.fetch("SELECT FROM jobs WHERE id = $1 FOR UPDATE", locked)
+        deleted = await delete_jobs(db, [claimed.job_id, locked])
+
+    assert (deleted.jobs, deleted.result_refs) == (1, ["results/ab/x.json"])
+    assert set(await read_jobs(db, [claimed.job_id, locked])) == {locked}
+
+
+async def test_what_is_recorded_with_a_delete_stands_and_falls_with_it(db: Database) -> None:
+    job_id = await make_job(db, JobStatus.DONE)
+
+    async def fail(_: object, number: int) -> None:
+        raise ZeroDivisionError(number)
+
+    with pytest.raises(ZeroDivisionError, match="1"):
+        await delete_jobs(db, [job_id], before_commit=fail)
+
+    assert set(await read_jobs(db, [job_id])) == {job_id}

@@ -1,15 +1,15 @@
-"""Read: jobs by id, pages that reach everything once, and counters that equal counts."""
+"""Read: jobs by id, dead letters, and counters that equal counts."""
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
-from jobd.lifecycle.claim import ClaimedJob, claim, poll_claim
+from jobd.lifecycle.claim import ClaimedJob, claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.heartbeat import heartbeat
@@ -18,16 +18,17 @@ from jobd.lifecycle.read import (
     QueueStats,
     gone_among,
     list_dead_letters,
-    list_jobs,
     pause_queue,
     queue_stats,
-    read_attempts,
     read_jobs,
+    read_whole_job,
 )
 from jobd.lifecycle.reap import reap
 from jobd.lifecycle.redrive import redrive
 from jobd.lifecycle.release import release
+from jobd.lifecycle.search import JobFilter, search_jobs
 from jobd.store.ids import new_id
+from tests.support.claims import take_first
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -48,8 +49,6 @@ from tests.support.factories import (
 )
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from jobd.store.postgres import Database
 
 SPEC = b"s" * 32
@@ -83,136 +82,34 @@ async def test_attempts_are_read_oldest_first_and_the_open_one_last(db: Database
     await release(db, [held(await claim_one(db, claimed.job_id, 2, now=at(2)))], now=at(3))
     await claim_one(db, claimed.job_id, 3, now=at(4), owner_id="w3")
 
-    attempts = await read_attempts(db, claimed.job_id)
+    whole = await read_whole_job(db, claimed.job_id)
+    assert whole is not None
+    attempts = whole.attempts
 
+    assert whole.job == await read(db, claimed.job_id)
     assert [(one.number, one.outcome, one.started_at, one.ended_at) for one in attempts] == [
         (1, "failed", NOW, at(1)),
         (2, "released", at(2), at(3)),
         (3, None, at(4), None),
     ]
     assert [one.owner_id for one in attempts] == ["worker-1", "worker-1", "w3"]
-    assert await read_attempts(db, new_id()) == []
+    assert [one.error is None for one in attempts] == [False, True, True]
+    assert await read_whole_job(db, new_id()) is None
 
 
-# Pages
-
-
-async def collect(db: Database, **how: Any) -> tuple[list[UUID], int]:
-    """All ids that the pages show, and how many pages there were."""
-    found: list[UUID] = []
-    pages, before = 0, None
-    while True:
-        page = await list_jobs(db, before=before, **how)
-        pages += 1
-        assert len(page.jobs) <= how["most"]
-        found += [job.id for job in page.jobs]
-        if page.next_before is None:
-            return found, pages
-        assert before is None or page.next_before < before, "the cursor does not move"
-        before = page.next_before
-        assert pages < 1000
-
-
-@pytest.mark.parametrize("most", [1, 2, 3, 7, 20, 100])
-async def test_pages_reach_every_job_once_newest_first(db: Database, most: int) -> None:
-    ids = await make_many(db, 20)
-
-    found, _ = await collect(db, most=most)
-
-    assert found == ids[::-1]
-
-
-@pytest.mark.parametrize("most", [1, 3, 10])
-@pytest.mark.parametrize("stretch", [1, 4, 5, 1000])
-async def test_filtered_pages_reach_every_fitting_job_once_however_short_the_stretch(
-    db: Database, most: int, stretch: int
-) -> None:
-    ids = [await make_job(db, JobStatus.DONE if n % 5 == 0 else JobStatus.QUEUED) for n in range(17)]
-
-    found, _ = await collect(db, most=most, stretch=stretch, status="done")
-
-    assert found == ids[::5][::-1]
-
-
-async def test_a_page_looks_at_a_bounded_stretch_and_may_be_empty_without_being_the_last(db: Database) -> None:
-    rare = await make_job(db, JobStatus.DONE)
-    await make_many(db, 10)
-
-    page = await list_jobs(db, most=5, stretch=4, status="done")
-
-    assert page.jobs == []
-    assert page.next_before is not None
-    assert await collect(db, most=5, stretch=4, status="done") == ([rare], 4)
-
-
-@pytest.mark.parametrize(
-    ("filters", "fitting"),
-    [
-        ({"queue": "a"}, [0, 1]),
-        ({"task": "x"}, [0, 2]),
-        ({"queue": "a", "task": "x"}, [0]),
-        ({"status": "canceled"}, [3]),
-        ({"status": "queued", "queue": "b"}, [2]),
-        ({"status": "running"}, []),
-    ],
-)
-async def test_filters_may_be_combined(db: Database, filters: dict[str, str], fitting: list[int]) -> None:
-    ids = [await make_queued(db, queue=queue, task=task) for queue, task in ("ax", "ay", "bx", "by")]
-    await cancel(db, [ids[3]], now=NOW)
-
-    found, _ = await collect(db, most=10, **filters)
-
-    assert found == [ids[n] for n in reversed(fitting)]
-
-
-@pytest.mark.parametrize("most", [1, 2, 5])
-async def test_jobs_of_one_specification_are_listed(db: Database, most: int) -> None:
-    same = []
-    for n in range(4):
-        same.append(await make_queued(db, spec_hash=SPEC))
-        await make_queued(db, spec_hash=b"o" * 32 if n % 2 else None)
-
-    found, _ = await collect(db, most=most, spec_hash=SPEC)
-
-    assert found == same[::-1]
-
-
-async def test_jobs_that_come_while_pages_are_turned_do_not_disturb(db: Database) -> None:
-    ids = await make_many(db, 6)
-    first = await list_jobs(db, most=3)
-    await make_many(db, 5)
-
-    second = await list_jobs(db, most=3, before=first.next_before)
-
-    assert [job.id for job in [*first.jobs, *second.jobs]] == ids[::-1]
-
-
-async def test_an_empty_list_is_one_last_page(db: Database) -> None:
-    assert await collect(db, most=5) == ([], 1)
-    assert await collect(db, most=5, status="done") == ([], 1)
-    assert await collect(db, most=5, spec_hash=SPEC) == ([], 1)
-
-
-async def test_a_summary_says_where_a_job_stands(db: Database) -> None:
-    claimed = await make_running(db, priority=3)
-    await complete(db, [completion(claimed)], now=at(5))
-
-    (job,) = (await list_jobs(db)).jobs
-
-    assert (job.id, job.status, job.priority, job.attempt_count) == (claimed.job_id, "done", 3, 1)
-    assert (job.created_at, job.updated_at, job.finished_at, job.run_after) == (NOW, at(5), at(5), NOW)
+# Dead letters
 
 
 async def test_dead_letters_are_listed_newest_first_by_pages_and_filters(db: Database) -> None:
     ids = [await make_job(db, JobStatus.ERROR, queue="ab"[n % 2], task="xy"[n // 2]) for n in range(4)]
     await make_job(db, JobStatus.DONE)
 
-    first = await list_dead_letters(db, most=3)
-    rest = await list_dead_letters(db, most=3, before=first[-1].job_id)
+    first = (await list_dead_letters(db, most=3)).letters
+    rest = (await list_dead_letters(db, most=3, before=first[-1].job_id)).letters
 
     assert [letter.job_id for letter in first + rest] == ids[::-1]
-    assert [letter.job_id for letter in await list_dead_letters(db, queue="a")] == [ids[2], ids[0]]
-    assert [letter.job_id for letter in await list_dead_letters(db, queue="a", task="y")] == [ids[2]]
+    assert [letter.job_id for letter in (await list_dead_letters(db, queue="a")).letters] == [ids[2], ids[0]]
+    assert [letter.job_id for letter in (await list_dead_letters(db, queue="a", task="y")).letters] == [ids[2]]
 
 
 # Counters
@@ -255,19 +152,19 @@ async def test_counters_equal_counts_after_any_history(db: Database, seed: int) 
 
     for _ in range(40):
         seconds += random.choice([0, 1, 30, 70])
-        now, verb = at(seconds), random.choice(["enqueue", "claim", "poll", "end", "end", "reap", "cancel", "redrive"])
+        now, verb = at(seconds), random.choice(["enqueue", "claim", "take", "end", "end", "reap", "cancel", "redrive"])
         some = random.sample(claims, min(len(claims), random.randint(1, 4)))
         if verb == "enqueue":
             for queue in random.sample("abc", 2):
                 await make_many(db, random.randint(1, 4), now, queue=queue, max_attempts=random.randint(1, 2))
         elif verb == "claim":
-            jobs = (await list_jobs(db, status="queued")).jobs
+            jobs = (await search_jobs(db, JobFilter(status="queued"))).jobs
             asks = [ask(job.id, (await read(db, job.id)).enqueue_id) for job in jobs[:3]]
             answers = await claim(db, asks, ttl_s=TTL_S, now=now)
             claims += [answer for answer in answers if isinstance(answer, ClaimedJob)]
-        elif verb == "poll":
+        elif verb == "take":
             await promote_due(db, now=now)
-            claims += await poll_claim(db, ["a", "b", "c"], owner_id="w", most=3, ttl_s=TTL_S, now=now)
+            claims += await take_first(db, ["a", "b", "c"], owner_id="w", most=2, ttl_s=TTL_S, now=now)
         elif verb == "end":
             await heartbeat(db, [beat(one) for one in some[3:]], ttl_s=TTL_S, now=now)
             await complete(db, [completion(one) for one in some[:1]], now=now)
@@ -278,7 +175,7 @@ async def test_counters_equal_counts_after_any_history(db: Database, seed: int) 
         elif verb == "reap":
             await reap(db, policy=POLICY, most=random.randint(1, 5), now=now)
         else:
-            ids = [job.id for job in (await list_jobs(db)).jobs]
+            ids = [job.id for job in (await search_jobs(db)).jobs]
             chosen = random.sample(ids, min(len(ids), 3))
             await (cancel(db, chosen[:1], now=now) if verb == "cancel" else redrive(db, chosen, now=now))
 

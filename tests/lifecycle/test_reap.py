@@ -5,22 +5,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from jobd.job.history import INTERRUPTIONS_EXHAUSTED
+from jobd.job.model import NotClaimable, NotClaimableReason, Superseded
 from jobd.job.retry import RetryPolicy, backoff_s
 from jobd.job.status import JobStatus
 from jobd.lifecycle.cancel import cancel
+from jobd.lifecycle.claim import claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.heartbeat import heartbeat
 from jobd.lifecycle.lease import acquire
 from jobd.lifecycle.publish import promote_due
 from jobd.lifecycle.read import list_dead_letters
-from jobd.lifecycle.reap import ReapCounts, reap
+from jobd.lifecycle.reap import ReapCounts, counted, reap
 from jobd.store.ids import new_id
+from jobd.store.leader import NODE_PREFIX
 from tests.support.factories import (
     POLICY,
     TTL_S,
     all_rows,
+    ask,
     assert_counters_are_right,
     at,
     attempts_of,
@@ -43,7 +50,7 @@ OVERDUE = TTL_S + 2
 
 
 async def sweep(db: Database, seconds: float = OVERDUE, jitter: float = 0.5, **changes: Any) -> ReapCounts:
-    return await reap(db, policy=POLICY, jitter=jitter, now=at(seconds), **changes)
+    return counted(await reap(db, policy=POLICY, jitter=jitter, now=at(seconds), **changes))
 
 
 async def test_a_job_whose_lease_expired_is_put_back_after_a_backoff(db: Database) -> None:
@@ -123,7 +130,7 @@ async def test_a_job_that_always_silences_its_worker_ends_as_a_dead_letter(db: D
     job = await read(db, claimed.job_id)
     assert (job.status, job.attempt_count, job.finished_at) == ("error", 3, at(seconds))
     assert await outcomes_of(db, claimed.job_id) == ["expired"] * 3
-    assert [letter.reason for letter in await list_dead_letters(db)] == ["attempts_exhausted"]
+    assert [letter.reason for letter in (await list_dead_letters(db)).letters] == ["attempts_exhausted"]
     await assert_counters_are_right(db)
 
 
@@ -135,7 +142,7 @@ async def test_a_job_that_was_to_be_canceled_is_canceled(db: Database, max_attem
     assert await sweep(db) == ReapCounts(canceled=1, late_s=2.0)
     assert await status_of(db, claimed.job_id) is JobStatus.CANCELED
     assert await outcomes_of(db, claimed.job_id) == ["expired"]
-    assert await list_dead_letters(db) == []
+    assert (await list_dead_letters(db)).letters == []
     await assert_counters_are_right(db)
 
 
@@ -194,7 +201,7 @@ async def test_two_reapers_at_once_share_the_work(db: Database) -> None:
     totals: list[int] = []
 
     async def work() -> None:
-        while total := (await reap(db, policy=POLICY, most=7, now=at(OVERDUE))).total:
+        while total := len(await reap(db, policy=POLICY, most=7, now=at(OVERDUE))):
             totals.append(total)
 
     async with anyio.create_task_group() as tasks:
@@ -215,3 +222,126 @@ async def test_a_reaped_job_runs_again(db: Database) -> None:
     assert await promote_due(db, now=at(OVERDUE + 4)) == [claimed.job_id]
     again = await claim_one(db, claimed.job_id, 2, now=at(OVERDUE + 4))
     assert (again.attempt_no, again.attempt_count) == (2, 2)
+
+
+# Interruptions: the leases of the slots of a node
+
+NODE = f"{NODE_PREFIX}host:{new_id()}"
+
+
+async def cut(db: Database, seconds: float, **policy: Any) -> ReapCounts:
+    """The node starts again."""
+    return counted(await reap(db, policy=replace(POLICY, **policy), jitter=0.5, now=at(seconds), dead_owners=[NODE]))
+
+
+async def test_the_stop_of_a_node_is_an_interruption_and_costs_no_attempt(db: Database) -> None:
+    claimed = await make_running(db, owner_id=NODE)
+
+    assert await sweep(db) == ReapCounts(requeued=1, interrupted=1, late_s=2.0)
+
+    job = await read(db, claimed.job_id)
+    assert (job.status, job.enqueue_id, job.run_after) == ("queued", 2, at(OVERDUE + 4))
+    assert (job.attempt_no, job.attempt_count, job.interruptions) == (1, 0, 1)
+    assert job.error is not None and '"interrupted"' in job.error
+    assert await outcomes_of(db, claimed.job_id) == ["interrupted"]
+    again = await claim_one(db, claimed.job_id, 2, now=at(OVERDUE + 4))
+    assert (again.attempt_no, again.attempt_count) == (2, 1)
+    assert again.lease_token != claimed.lease_token
+    await assert_counters_are_right(db)
+
+
+async def test_a_node_that_starts_again_does_not_wait_for_its_leases_to_expire(db: Database) -> None:
+    own, other = await make_running(db, owner_id=NODE), await make_running(db, owner_id="w")
+
+    assert await cut(db, 1) == ReapCounts(requeued=1, interrupted=1, late_s=1 - TTL_S)
+
+    assert await status_of(db, own.job_id) is JobStatus.QUEUED
+    assert await status_of(db, other.job_id) is JobStatus.RUNNING
+
+
+async def test_a_name_from_before_names_had_a_prefix_is_known_to_be_dead_too(db: Database) -> None:
+    claimed = await make_running(db, owner_id="host:old")
+
+    reaped = await reap(db, policy=POLICY, now=at(1), dead_owners=["host:old"])
+
+    assert [job.interrupted for job in reaped] == [True]
+    assert (await read(db, claimed.job_id)).attempt_count == 0
+
+
+async def test_more_cuts_than_attempts_make_no_dead_letter(db: Database) -> None:
+    claimed = await make_running(db, max_attempts=1, owner_id=NODE)
+    for enqueue_id in range(2, 10):
+        assert (await cut(db, 1000 * enqueue_id)).requeued == 1
+        claimed = await claim_one(db, claimed.job_id, enqueue_id, now=at(1000 * enqueue_id + 500), owner_id=NODE)
+
+    await complete(db, [completion(claimed)], now=at(10_000))
+
+    job = await read(db, claimed.job_id)
+    assert (job.status, job.attempt_no, job.attempt_count, job.interruptions) == ("done", 9, 1, 8)
+
+
+@pytest.mark.parametrize("most", [0, 2])
+async def test_a_job_that_always_takes_its_node_down_ends_as_a_dead_letter(db: Database, most: int) -> None:
+    claimed = await make_running(db, owner_id=NODE)
+    for enqueue_id in range(2, 2 + most):
+        assert (await cut(db, 1000 * enqueue_id, max_interruptions=most)).requeued == 1
+        await claim_one(db, claimed.job_id, enqueue_id, now=at(1000 * enqueue_id + 500), owner_id=NODE)
+
+    counts = await cut(db, 100_000, max_interruptions=most)
+
+    assert (counts.dead_lettered, counts.interrupted) == (1, 1)
+    job = await read(db, claimed.job_id)
+    assert (job.status, job.attempt_count, job.interruptions) == ("error", 0, most + 1)
+    assert job.error is not None and msgspec.json.decode(job.error) == msgspec.json.decode(INTERRUPTIONS_EXHAUSTED)
+    assert [letter.reason for letter in (await list_dead_letters(db)).letters] == ["interruptions_exhausted"]
+    await assert_counters_are_right(db)
+
+
+async def test_the_bound_is_that_of_the_task(db: Database) -> None:
+    strict, usual = await make_running(db, task="strict", owner_id=NODE), await make_running(db, owner_id=NODE)
+    policies = {"strict": replace(POLICY, max_interruptions=0)}
+
+    await reap(db, policy=POLICY, task_policies=policies, now=at(1), dead_owners=[NODE])
+
+    assert await status_of(db, strict.job_id) is JobStatus.ERROR
+    assert await status_of(db, usual.job_id) is JobStatus.QUEUED
+
+
+async def test_failures_and_interruptions_have_their_bounds_apart(db: Database) -> None:
+    claimed = await make_running(db, max_attempts=2, owner_id=NODE)
+    await cut(db, 1, max_interruptions=1)
+    claimed = await claim_one(db, claimed.job_id, 2, now=at(100), owner_id="w")
+
+    assert await sweep(db, 100 + OVERDUE, jitter=0.0) == ReapCounts(requeued=1, late_s=2.0)
+
+    job = await read(db, claimed.job_id)
+    assert (job.attempt_no, job.attempt_count, job.interruptions) == (2, 1, 1)
+    assert await outcomes_of(db, claimed.job_id) == ["interrupted", "expired"]
+
+
+async def test_an_interrupted_job_that_was_to_be_canceled_is_canceled(db: Database) -> None:
+    claimed = await make_running(db, owner_id=NODE)
+    await cancel(db, [claimed.job_id], now=at(0))
+
+    assert (await cut(db, 1, max_interruptions=0)).canceled == 1
+    assert await outcomes_of(db, claimed.job_id) == ["interrupted"]
+    await assert_counters_are_right(db)
+
+
+async def test_what_a_node_that_stood_still_reports_late_is_refused(db: Database) -> None:
+    zombie = await make_running(db, owner_id=NODE)
+    await sweep(db)
+    await claim_one(db, zombie.job_id, 2, now=at(OVERDUE + 4))
+
+    (answer,) = await complete(db, [completion(zombie)], now=at(OVERDUE + 5))
+
+    assert answer == Superseded()
+    assert await status_of(db, zombie.job_id) is JobStatus.RUNNING
+
+
+async def test_the_expired_lease_of_a_node_is_not_taken_over_by_a_message(db: Database) -> None:
+    claimed = await make_running(db, owner_id=NODE)
+
+    (answer,) = await claim(db, [ask(claimed.job_id)], ttl_s=TTL_S, now=at(OVERDUE))
+
+    assert answer == NotClaimable(NotClaimableReason.LEASED)

@@ -65,7 +65,7 @@ async def test_the_old_job_stays_as_it_is(db: Database) -> None:
 
     assert await read(db, old_id) == before
     assert await outcomes_of(db, old_id) == ["failed"]
-    (letter,) = await list_dead_letters(db)
+    (letter,) = (await list_dead_letters(db)).letters
     assert (letter.job_id, letter.redriven_to) == (old_id, new_ids[old_id])
 
 
@@ -84,7 +84,7 @@ async def test_a_dead_letter_may_be_redriven_again_and_remembers_the_newest(db: 
     first, second = await redrive(db, [old_id]), await redrive(db, [old_id])
 
     assert first[old_id] != second[old_id]
-    (letter,) = await list_dead_letters(db)
+    (letter,) = (await list_dead_letters(db)).letters
     assert letter.redriven_to == second[old_id]
 
 
@@ -116,7 +116,7 @@ async def test_dead_letters_run_all_or_not_at_all_when_their_queue_is_full(db: D
     await make_job(db, JobStatus.QUEUED, queue="gpu")
 
     refused = await redrive_if_room(db, [*dead, other], max_queued=2, now=at(5))
-    letters = await list_dead_letters(db)
+    letters = (await list_dead_letters(db)).letters
     taken = await redrive_if_room(db, [dead[0], other], max_queued=2, now=at(5))
 
     assert refused == QueueFull("gpu")

@@ -1,4 +1,4 @@
-"""Release: the job goes back to its old place, uncharged; its number is spent."""
+"""Release: the job goes back to its old place, or comes back after a delay, uncharged; its number is spent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 from jobd.job.model import AlreadyFinished, Canceled, Conflicting, Requeued, Superseded
 from jobd.job.status import AttemptOutcome, JobStatus
 from jobd.lifecycle.cancel import cancel
-from jobd.lifecycle.claim import poll_claim
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
-from jobd.lifecycle.publish import select_for_publish
+from jobd.lifecycle.publish import promote_due, select_for_publish
 from jobd.lifecycle.reap import reap
-from jobd.lifecycle.release import release
+from jobd.lifecycle.release import Release, release
+from tests.support.claims import take_first
 from tests.support.factories import (
     NOW,
     POLICY,
@@ -37,6 +37,7 @@ from tests.support.factories import (
 )
 
 if TYPE_CHECKING:
+    from jobd.lifecycle.claim import ClaimedJob
     from jobd.lifecycle.report import Held
     from jobd.store.postgres import Database
 
@@ -81,7 +82,7 @@ async def test_releases_never_use_up_the_attempts_but_their_numbers_do_not_recur
 async def test_a_released_job_keeps_its_place_in_the_queue(db: Database) -> None:
     ids = await make_many(db, 3)
     later = await make_many(db, 2, at(10))
-    claims = await poll_claim(db, ["default"], owner_id="w", most=2, ttl_s=TTL_S, now=at(20))
+    claims = await take_first(db, ["default"], owner_id="w", most=2, ttl_s=TTL_S, now=at(20))
 
     await give_back(db, *map(held, claims), seconds=30)
 
@@ -93,7 +94,7 @@ async def test_a_released_job_can_be_claimed_at_once(db: Database) -> None:
     claimed = await make_running(db)
     await give_back(db, held(claimed), seconds=5)
 
-    (again,) = await poll_claim(db, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5))
+    (again,) = await take_first(db, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5))
 
     assert (again.job_id, again.attempt_no, again.enqueue_id) == (claimed.job_id, 2, 2)
 
@@ -183,3 +184,46 @@ async def test_the_release_of_a_zombie_does_not_hide_that_of_the_holder(db: Data
 
     expected = [SUPERSEDED, requeued()]
     assert answers == (expected if zombie_first else expected[::-1])
+
+
+# With a delay
+
+
+def snooze(claimed: ClaimedJob, delay_s: float) -> Release:
+    return Release(
+        job_id=claimed.job_id, attempt_id=claimed.attempt_id, lease_token=claimed.lease_token, delay_s=delay_s
+    )
+
+
+@pytest.mark.parametrize(("delay_s", "after_s"), [(30.0, 30.0), (0.001, 1.0)])
+async def test_a_snoozed_job_comes_back_when_its_delay_has_passed(db: Database, delay_s: float, after_s: float) -> None:
+    claimed = await make_running(db, max_attempts=1)
+
+    (answer,) = await give_back(db, snooze(claimed, delay_s), seconds=5)
+
+    assert answer == Requeued(outcome=RELEASED, enqueue_id=2, run_after=at(5 + after_s).timestamp())
+    job = await read(db, claimed.job_id)
+    assert (job.attempt_count, job.attempt_no, job.snoozes, job.run_after) == (0, 1, 1, at(5 + after_s))
+    assert await promote_due(db, now=at(5 + after_s - 0.001)) == []
+    assert await take_first(db, ["default"], owner_id="w", most=1, ttl_s=TTL_S, now=at(5)) == []
+    assert await promote_due(db, now=at(5 + after_s)) == [claimed.job_id]
+    await assert_counters_are_right(db)
+
+
+async def test_snoozes_are_counted_and_never_use_up_the_attempts(db: Database) -> None:
+    claimed = await make_running(db, max_attempts=1)
+
+    for enqueue_id in range(2, 5):
+        await give_back(db, snooze(claimed, 10.0))
+        await promote_due(db, now=at(10))
+        claimed = await claim_one(db, claimed.job_id, enqueue_id, now=at(10))
+
+    assert ((await read(db, claimed.job_id)).snoozes, claimed.attempt_count) == (3, 1)
+
+
+async def test_a_snooze_of_a_job_that_was_to_be_canceled_cancels_it(db: Database) -> None:
+    claimed = await make_running(db)
+    await cancel(db, [claimed.job_id], now=NOW)
+
+    assert await give_back(db, snooze(claimed, 10.0)) == [Canceled(AttemptOutcome.CANCELED)]
+    assert (await read(db, claimed.job_id)).snoozes == 0

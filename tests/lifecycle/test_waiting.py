@@ -60,6 +60,24 @@ async def test_a_delayed_job_is_not_in_line_until_its_time_has_come(db: Database
     assert (after.in_line, after.position) == (True, 0)
 
 
+async def test_jobs_of_several_queues_have_their_places_in_one_look(db: Database) -> None:
+    here, there = await make_many(db, 5), await make_many(db, 3, queue="other")
+
+    waits = await explain_waiting(db, [here[4], here[0], there[2]], most=4)
+
+    assert [waits[job_id].position for job_id in (here[4], here[0], there[2])] == [None, 0, 2]
+    assert [waits[job_id].queue for job_id in (here[0], there[2])] == ["default", "other"]
+
+
+async def test_a_job_that_is_not_in_line_tells_when_it_is_due(db: Database) -> None:
+    in_line, delayed, held = await make_queued(db), await make_queued(db, delay_s=10.0), await make_queued(db)
+    await db.execute("UPDATE jobs SET order_at = NULL, due_at = 'infinity', held = 'depends' WHERE id = $1", held)
+
+    waits = await explain_waiting(db, [in_line, delayed, held], now=at(3))
+
+    assert [waits[job_id].due_s for job_id in (in_line, delayed, held)] == [None, 7, None]
+
+
 async def test_a_failed_job_waits_with_its_attempts(db: Database) -> None:
     claimed = await make_running(db)
     await fail(db, [failure(claimed)], policy=POLICY, jitter=1.0, now=NOW)
@@ -75,7 +93,7 @@ async def test_a_paused_queue_is_told(db: Database) -> None:
 
     waits = await explain_waiting(db, [held, free])
 
-    assert (waits[held].paused, waits[free].paused) == (True, False)
+    assert (waits[held].paused, waits[free].paused) == ("queue", None)
 
 
 @pytest.mark.parametrize("status", sorted(set(JobStatus) - {JobStatus.QUEUED}))

@@ -24,9 +24,9 @@ async def hold(db: Database, owner_id: str, second: float) -> ClaimedJob:
     return await claim_one(db, await make_queued(db, at(second)), now=at(second), owner_id=owner_id)
 
 
-async def tell(db: Database, job: ClaimedJob, kind: str, step: str = "", **data: Any) -> None:
-    told = HandlerEvent(kind, 0, step, msgspec.Raw(msgspec.json.encode(data)))
-    await append_events(db, [EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=[told])], now=NOW)
+async def emit(db: Database, job: ClaimedJob, kind: str, step: str = "", **data: Any) -> None:
+    event = HandlerEvent(kind, 0, step, msgspec.Raw(msgspec.json.encode(data)))
+    await append_events(db, [EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=[event])], now=NOW)
 
 
 async def test_nobody_works_where_nothing_is_held(db: Database) -> None:
@@ -72,8 +72,8 @@ async def test_leases_of_other_things_are_nobodys_work(db: Database) -> None:
 async def test_a_held_job_shows_its_newest_progress(db: Database) -> None:
     job = await make_running(db)
     for share in (0.2, 0.4):
-        await tell(db, job, "progress", f"at {share}", progress=share)
-    await tell(db, job, "token", text="hello")
+        await emit(db, job, "progress", f"at {share}", progress=share)
+    await emit(db, job, "token", text="hello")
 
     (held,) = await list_held_jobs(db, most=10)
 
@@ -82,9 +82,9 @@ async def test_a_held_job_shows_its_newest_progress(db: Database) -> None:
 
 async def test_progress_that_lies_far_back_is_not_looked_for(db: Database) -> None:
     job = await make_running(db)
-    await tell(db, job, "progress", progress=0.2)
+    await emit(db, job, "progress", progress=0.2)
     for _ in range(2):
-        await tell(db, job, "token", text="hello")
+        await emit(db, job, "token", text="hello")
 
     far, near = [await list_held_jobs(db, most=10, chunks=chunks) for chunks in (2, 3)]
 

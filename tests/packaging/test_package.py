@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(120)
 
 ROOT = TOP / "packaging" / "root"
 UNIT = ROOT / "usr/lib/systemd/system/jobd.service"
+WORKER = UNIT.with_name("jobd-worker.service")
 SCRIPTS = TOP / "packaging" / "debian"
 MAX_EXPOSURE = 20  # tenths
 #: A systemd before 254 says that it passes over these.
@@ -120,10 +121,11 @@ def test_versions_sort_as_debian_sorts_them(version: str, expected: str) -> None
 
 
 @needs("systemd-analyze")
-def test_unit_is_understood_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [UNIT, WORKER], ids=["jobd", "worker"])
+def test_unit_is_understood_whole(tmp_path: Path, path: Path) -> None:
     """It exits 0 on unknown keys and only says so: nothing may be said."""
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/usr/bin/jobd", sys.executable))
+    unit = tmp_path / path.name
+    unit.write_text(path.read_text().replace("/usr/bin/jobd", sys.executable))
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
@@ -132,8 +134,8 @@ def test_unit_is_understood_whole(tmp_path: Path) -> None:
         env={**os.environ, "LC_ALL": "C"},
     )
 
-    told = [line for line in (done.stdout + done.stderr).splitlines() if not any(key in line for key in NEWER)]
-    assert (done.returncode, told) == (0, [])
+    complaints = [line for line in (done.stdout + done.stderr).splitlines() if not any(key in line for key in NEWER)]
+    assert (done.returncode, complaints) == (0, [])
 
 
 @needs("systemd-analyze")
@@ -147,14 +149,48 @@ def test_unit_with_a_misspelt_key_would_be_noticed(tmp_path: Path) -> None:
 
 
 @needs("systemd-analyze")
-def test_exposure_of_the_unit_is_low() -> None:
+@pytest.mark.parametrize("path", [UNIT, WORKER], ids=["jobd", "worker"])
+def test_exposure_of_the_unit_is_low(path: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={MAX_EXPOSURE}"]
 
-    done = subprocess.run([*command, str(UNIT)], capture_output=True, text=True)
+    done = subprocess.run([*command, str(path)], capture_output=True, text=True)
 
     assert done.returncode == 0, done.stdout[-600:] + done.stderr
-    found = re.search(r"exposure level for jobd\.service: ([\d.]+)", done.stdout)
+    found = re.search(rf"exposure level for {re.escape(path.name)}: ([\d.]+)", done.stdout)
     assert found and float(found[1]) * 10 <= MAX_EXPOSURE
+
+
+def section(path: Path, name: str) -> dict[str, str]:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(path.read_text())
+    return dict(unit[name])
+
+
+def test_worker_may_do_what_the_service_may_and_no_more() -> None:
+    """Both run the same handlers; a setting that one of them gets must not be forgotten in the other."""
+    of_worker = {"EnvironmentFile", "ExecStart", "StateDirectory", "TimeoutStartSec", "RestartPreventExitStatus"}
+    of_service = of_worker | {"ExecReload", "RuntimeDirectory", "RuntimeDirectoryMode"}
+
+    service, worker = section(UNIT, "Service"), section(WORKER, "Service")
+
+    assert {key: value for key, value in worker.items() if key not in of_worker} == {
+        key: value for key, value in service.items() if key not in of_service
+    }
+
+
+def test_worker_says_where_jobd_is_by_a_file_that_only_root_reads_and_waits_for_it() -> None:
+    assert section(WORKER, "Unit")["ConditionPathExists"] == section(WORKER, "Service")["EnvironmentFile"]
+    assert "77" in section(WORKER, "Service")["RestartPreventExitStatus"].split()
+
+
+def test_state_of_the_worker_is_where_the_command_puts_it() -> None:
+    from jobd.cli.worker import with_own_folder
+    from jobd.config import load as config_load
+
+    config = with_own_folder(config_load.load(ROOT / "etc/jobd/jobd.toml", {}, {}).config, None)
+
+    assert config.data_dir == f"/var/lib/{section(WORKER, 'Service')['StateDirectory']}"
 
 
 def test_unit_waits_for_the_time_where_something_sets_it() -> None:

@@ -149,10 +149,10 @@ def test_unpack_alone_compiles_for_all_users(machine: Machine) -> None:
 def test_first_starts_at_once_all_run_from_one_whole_tree(machine: Machine) -> None:
     starting = [machine.start() for _ in range(6)]
 
-    told = [process.communicate(timeout=60) for process in starting]
+    outputs = [process.communicate(timeout=60) for process in starting]
 
-    assert [process.returncode for process in starting] == [0] * 6, told
-    assert len({out for out, _ in told}) == 1
+    assert [process.returncode for process in starting] == [0] * 6, outputs
+    assert len({out for out, _ in outputs}) == 1
     assert len(trees_in(machine.at("/home/me/.cache/jobd"))) == 1
 
 

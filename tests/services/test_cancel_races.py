@@ -50,28 +50,28 @@ async def cancel_meets(node: Node, job: NewJob, rival: str) -> object:
 
 
 @pytest.mark.parametrize(
-    ("rival", "answer", "told"),
+    ("rival", "answer", "event"),
     [
         ("release", Canceled(None), "canceled"),
         ("claim", CancelRequested(), "cancel_requested"),
         ("cancel", CancelRequested(), "cancel_requested"),
     ],
 )
-async def test_redis_hears_of_a_cancel_that_had_to_wait(node: Node, rival: str, answer: object, told: str) -> None:
+async def test_redis_hears_of_a_cancel_that_had_to_wait(node: Node, rival: str, answer: object, event: str) -> None:
     job = await node.enqueue()
 
     said = await cancel_meets(node, job, rival)
     node.wakeup.set()
 
     async def is_told() -> bool:
-        return any(fields["type"] == told for _, fields in await node.events_of(job.id))
+        return any(fields["type"] == event for _, fields in await node.events_of(job.id))
 
     await wait_until_async(is_told)
     await wait_until_async(node.outbox_is_empty)
     kinds = [fields["type"] for _, fields in await node.events_of(job.id)]
     assert said == answer
-    assert kinds.count(told) == 1
+    assert kinds.count(event) == 1
     kept = await node.database.pool.fetchval(
         "SELECT count(*) FROM event_log WHERE job_id = $1 AND events::text LIKE '%cancel_requested%'", job.id
     )
-    assert kept == (told == "cancel_requested")
+    assert kept == (event == "cancel_requested")

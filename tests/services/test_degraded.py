@@ -52,7 +52,7 @@ async def count(node: Node, status: str) -> int:
     return found
 
 
-async def told(node: Node, job: ClaimedJob, number: int, data: bytes) -> None:
+async def emit(node: Node, job: ClaimedJob, number: int, data: bytes) -> None:
     events = [HandlerEvent("log", n, "", msgspec.Raw(data)) for n in range(number)]
     answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=events))
     assert isinstance(answer, Kept)
@@ -71,8 +71,8 @@ async def fill_with_events(node: Node) -> list[ClaimedJob]:
     jobs = [await node.claim(await node.enqueue(queue="told")) for _ in range(14)]
     await set_memory_left(node, 6 << 20)
     for job in jobs:
-        await told(node, job, 30, LARGE)
-        await told(node, job, 30, LARGE)
+        await emit(node, job, 30, LARGE)
+        await emit(node, job, 30, LARGE)
     return jobs
 
 

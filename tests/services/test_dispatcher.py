@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import pytest
 
 from jobd.config.model import Config, Leases, Queue
-from jobd.dispatch.dispatcher import BLOCK_S, LONGEST_BLOCK_S, Dispatcher
+from jobd.dispatch.dispatcher import Dispatcher
+from jobd.dispatch.stream_reader import BLOCK_S, LONGEST_BLOCK_S
 from jobd.dispatch.waiting_line import Caller
 from jobd.job.model import Completed
 from jobd.store.ids import new_id
+from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.factories import new_job
 from tests.support.node import Node, new_database
@@ -54,7 +56,7 @@ async def find_nothing(*_: object) -> bool:
 
 
 async def test_waiting_caller_gets_a_job_as_soon_as_there_is_one(quick: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick.dispatcher, "_poll_postgres", find_nothing)
+    monkeypatch.setattr(quick.dispatcher.streams, "_poll_postgres", find_nothing)
     got: list[ClaimedJob] = []
 
     async def wait() -> None:
@@ -96,31 +98,31 @@ async def test_caller_with_another_queue_need_not_wait_for_the_first_read_to_end
 
 async def test_read_waits_longer_while_nobody_may_leave(quick: Node) -> None:
     dispatcher = Dispatcher(quick.engine, quick.database, quick.transport, new_id(), lambda: CONFIG)
-    dispatcher._next_look = time.monotonic() + 600
+    dispatcher.streams._next_poll = time.monotonic() + 600
 
     dispatcher._callers.join(Caller(["default"], "slot", 1, patient=True))
-    longer = dispatcher._block_ms()
+    longer = dispatcher.streams._block_ms()
     dispatcher._callers.join(Caller(["default"], "remote", 1, patient=False))
-    shorter = dispatcher._block_ms()
-    dispatcher._next_look = 0.0
+    shorter = dispatcher.streams._block_ms()
+    dispatcher.streams._next_poll = 0.0
 
     assert (longer, shorter) == (LONGEST_BLOCK_S * 1000, BLOCK_S * 1000)
-    assert dispatcher._block_ms() == 1  # none at all would mean for ever
+    assert dispatcher.streams._block_ms() == 1  # none at all would mean for ever
 
 
 async def test_job_that_no_message_brings_is_found_however_long_there_was_nothing(
     quick: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quick.dispatcher, "_look_s", LONGEST_BLOCK_S)
+    monkeypatch.setattr(quick.dispatcher.streams, "_poll_s", LONGEST_BLOCK_S)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(take, quick, "gpu")
         await wait_until_async(quick.is_reading)
-        monkeypatch.setattr(quick.relay, "_room", dict)  # its streams are full, as far as it knows
-        monkeypatch.setattr(quick.relay, "_emptied", set())
+        monkeypatch.setattr(quick.relay.window, "room", dict)  # its streams are full, as far as it knows
+        monkeypatch.setattr(quick.relay.window, "_emptied", set())
         job = await quick.enqueue(queue="gpu")
 
     assert await status_of(quick, job.id) == "running"  # the caller got it
-    assert quick.dispatcher._look_s == BLOCK_S
+    assert quick.dispatcher.streams._poll_s == BLOCK_S
 
 
 async def test_hundred_callers_get_a_hundred_different_jobs(quick: Node) -> None:
@@ -273,8 +275,8 @@ async def read_as(node: Node, consumer: str) -> str:
 async def test_message_left_by_a_dead_node_or_a_lost_read_is_taken_up(
     quick: Node, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
-    monkeypatch.setattr(quick.dispatcher, "_poll_postgres", find_nothing)
-    monkeypatch.setattr("jobd.dispatch.dispatcher.LOST_S", 0.1)
+    monkeypatch.setattr(quick.dispatcher.streams, "_poll_postgres", find_nothing)
+    monkeypatch.setattr("jobd.dispatch.pending.LOST_S", 0.1)
     job = await quick.enqueue()
     message_id = await read_as(quick, quick.dispatcher.consumer if reader == "own" else reader)
 
@@ -284,11 +286,11 @@ async def test_message_left_by_a_dead_node_or_a_lost_read_is_taken_up(
 
 
 async def test_messages_of_running_jobs_are_not_taken_for_lost(quick: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobd.dispatch.dispatcher.LOST_S", 0.0)
+    monkeypatch.setattr("jobd.dispatch.pending.LOST_S", 0.0)
     job = await quick.enqueue()
     (got,) = await take(quick)
 
-    found = await quick.dispatcher._lost_reads("default")
+    found = await quick.dispatcher.pending._lost_reads("default")
     await quick.done(got)
 
     assert (got.job_id, found) == (job.id, [])
@@ -298,7 +300,7 @@ async def test_messages_of_running_jobs_are_not_taken_for_lost(quick: Node, monk
 async def test_job_whose_message_was_lost_is_found_while_others_keep_coming(
     quick: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quick.dispatcher, "_look_through", find_nothing)
+    monkeypatch.setattr(quick.dispatcher.pending, "_search", find_nothing)
     job = await quick.enqueue()
     await read_as(quick, quick.dispatcher.consumer)
     jobs = [new_job() for _ in range(200)]
@@ -319,7 +321,7 @@ async def test_job_whose_message_was_lost_is_found_while_others_keep_coming(
 async def test_consumers_of_dead_nodes_are_removed_and_others_stay(
     quick: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobd.dispatch.dispatcher.SILENT_LEASES", 0)
+    monkeypatch.setattr("jobd.dispatch.pending.SILENT_LEASES", 0)
     await quick.enqueue()
     await quick.enqueue()
     await read_as(quick, "jobd-busy")  # has a message in hand
@@ -327,7 +329,7 @@ async def test_consumers_of_dead_nodes_are_removed_and_others_stay(
     await quick.redis.xgroup_createconsumer("jobs:stream", "workers", "jobd-dead")
     await anyio.sleep(0.01)
 
-    await quick.dispatcher._look_through("default")
+    await quick.dispatcher.pending._search("default")
 
     names = {consumer["name"] for consumer in await quick.redis.xinfo_consumers("jobs:stream", "workers")}
     assert {"jobd-busy", "raw-1"} <= names
@@ -354,3 +356,54 @@ async def test_callers_are_served_while_redis_is_away_and_after_it_is_back(share
 
     assert sorted(one.job_id for one in got) == sorted(job.id for job in jobs)
     assert statuses == {"done"}
+
+
+@pytest.mark.parametrize("queues", [("default", "gpu"), ("gpu", "default")])
+@pytest.mark.parametrize("is_away", [True, False], ids=["redis is away", "redis is there"])
+async def test_caller_of_two_queues_gets_the_job_of_either(
+    shared_postgres: str, folder: Path, queues: tuple[str, str], is_away: bool
+) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, CONFIG).running() as node:
+            if is_away:
+                servers.kill_valkey(folder)
+            job = await node.enqueue(queue="gpu")
+
+            with anyio.fail_after(30):
+                (got,) = await node.dispatcher.take(queues, "w")
+
+    assert got.job_id == job.id
+
+
+@pytest.mark.parametrize("deliver", ["stream", "direct"])
+async def test_caller_is_served_from_the_queue_it_likes_best_without_redis_too(
+    shared_postgres: str, folder: Path, deliver: Literal["stream", "direct"]
+) -> None:
+    url = await new_database(shared_postgres)
+    with servers.valkey(folder) as redis_url:
+        async with Node(url, redis_url, CONFIG, deliver=deliver).running() as node:
+            if deliver == "direct":
+                await wait_until_async(lambda: node.dispatcher.direct.is_direct("gpu"))
+            servers.kill_valkey(folder)
+            for queue in ("default", "gpu"):
+                await node.enqueue(queue=queue)
+
+            with anyio.fail_after(30):
+                (got,) = await node.dispatcher.take(("gpu", "default"), "w")
+
+    assert got.queue == "gpu"
+
+
+async def test_dispatcher_that_nobody_calls_stops_at_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobd.dispatch.stream_reader.BLOCK_S", 3600.0)
+    dispatcher = Dispatcher(node.engine, node.database, node.transport, new_id(), lambda: CONFIG)
+    ready = anyio.Event()
+    handle = Handle(ready.set)
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(dispatcher.run, handle)
+            await ready.wait()
+            await anyio.sleep(0.05)  # it waits for a caller
+            handle.stop.set()

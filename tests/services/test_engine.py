@@ -20,12 +20,14 @@ from jobd.job.model import AlreadyFinished, Completed, Requeued
 from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import Created, Existing, IdempotencyKey, KeyBusy, NewJob
-from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.lifecycle.heartbeat import Renewal
+from jobd.lifecycle.lease import LeaseProof
 from jobd.lifecycle.read import queue_stats, read_jobs
 from jobd.lifecycle.report import Held
 from jobd.store.ids import new_id, new_ids
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
+from tests.support.claims import take_any
 from tests.support.factories import new_job
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ async def test_job_goes_from_enqueue_to_done(engine: Engine) -> None:
 
     (claimed,) = await engine.claim([Ask(job_id=job.id, enqueue_id=1, owner_id="test")])
     assert isinstance(claimed, ClaimedJob)
-    (renewed,) = await engine.heartbeat([Beat(job_id=job.id, lease_token=claimed.lease_token)])
+    (renewed,) = await engine.heartbeat([LeaseProof(resource_id=job.id, lease_token=claimed.lease_token)])
     report = Completion(
         job_id=job.id, attempt_id=claimed.attempt_id, lease_token=claimed.lease_token, result='{"ok": true}'
     )
@@ -117,10 +119,10 @@ async def test_released_job_is_claimed_by_poll(engine: Engine) -> None:
     queue = f"q{new_id().hex}"
     job = new_job(queue=queue)
     await engine.enqueue(job)
-    (claimed,) = await engine.poll_claim([queue], "test", 10)
+    (claimed,) = await take_any(engine, queue, 10)
 
     released = await engine.release(Held(job_id=job.id, attempt_id=claimed.attempt_id, lease_token=claimed.lease_token))
-    (again,) = await engine.poll_claim([queue], "test", 10)
+    (again,) = await take_any(engine, queue, 10)
 
     assert isinstance(released, Requeued)
     assert (again.attempt_no, again.attempt_count) == (2, 1)
@@ -215,7 +217,7 @@ async def test_kills_of_postgres_finish_no_job_twice(jobd: Callable[..., Jobd]) 
         while len(done) < 600:
             claimed = await take(engine, owner)
             with contextlib.suppress(ServerDown):
-                claimed += await engine.poll_claim(["default"], owner, 2)
+                claimed += await take_any(engine, "default", 2, owner)
             for job in claimed:
                 report = Completion(job_id=job.job_id, attempt_id=job.attempt_id, lease_token=job.lease_token)
                 done.append(await engine.complete(report))

@@ -52,7 +52,7 @@ def test_serves_on_servers_that_it_did_not_start(jobd: Callable[..., Jobd], fold
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "expected"),
     [
         ("fsync=off", "set fsync = on"),
         ("full_page_writes=off", "set full_page_writes = on"),
@@ -60,14 +60,14 @@ def test_serves_on_servers_that_it_did_not_start(jobd: Callable[..., Jobd], fold
         ("max_connections=12", "postgres.pool_size = 8"),
     ],
 )
-def test_serve_refuses_unsafe_postgres(folder: Path, setting: str, told: str) -> None:
+def test_serve_refuses_unsafe_postgres(folder: Path, setting: str, expected: str) -> None:
     with servers.postgres(folder, setting) as url:
         done = run_jobd("serve", "--data-dir", str(folder / "data"), "--port", "0", JOBD_POSTGRES_URL=url)
 
     assert done.returncode == 69
     last = done.stderr.splitlines()[-1]
     assert setting.split("=")[0] in last
-    assert told in last
+    assert expected in last
 
 
 async def test_standby_is_named_and_waited_for(folder: Path) -> None:
@@ -102,7 +102,7 @@ async def test_database_with_another_encoding_is_refused(shared_postgres: str) -
 
 
 @pytest.mark.parametrize(
-    ("url", "error", "told"),
+    ("url", "error", "expected"),
     [
         ("postgresql://jobd@127.0.0.1:1/jobd", ServerDown, "does not answer"),
         ("postgresql://u:canary@127.0.0.1:1/jobd", ServerDown, r"u:\*\*\*@"),
@@ -111,14 +111,14 @@ async def test_database_with_another_encoding_is_refused(shared_postgres: str) -
     ],
 )
 async def test_postgres_that_cannot_be_reached(
-    shared_postgres: str, url: str, error: type[Exception], told: str
+    shared_postgres: str, url: str, error: type[Exception], expected: str
 ) -> None:
     if "@/" in url:
         url += "?" + shared_postgres.partition("?")[2]
 
     database = store.Database(url, 4)
 
-    with pytest.raises(error, match=told) as caught:
+    with pytest.raises(error, match=expected) as caught:
         async with database.opened():
             with faults.translated(url, strict=True):
                 await database.pool.execute("SELECT 1")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import anyio
+import msgspec
 import pytest
 
 from jobd.config.model import Config, Limits, Retention
 from jobd.engine.results import Results
+from jobd.files.storage import FileStorage
+from jobd.files.table import NewStoredFile, StoredFile, create_file, read_file_refs
 from jobd.job.status import JobStatus
 from jobd.lifecycle.complete import complete
-from jobd.lifecycle.prune import prune
+from jobd.lifecycle.prune import LEADER_KEY, prune
 from jobd.lifecycle.read import gone_among, read_jobs
+from jobd.lifecycle.rollups import roll_up
 from jobd.maintenance import janitor as module
-from jobd.maintenance.janitor import LEADER_KEY, Janitor
+from jobd.maintenance.files import FileSweep
+from jobd.maintenance.janitor import Janitor
+from jobd.store.ids import new_id
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
@@ -72,6 +79,18 @@ def files_in(data_dir: Path) -> set[str]:
 # Retention
 
 
+async def test_rollups_go_by_a_retention_of_their_own(db: Database, tmp_path: Path) -> None:
+    await make_job(db, JobStatus.DONE)  # long ago
+    await complete(db.pool, [completion(await make_running(db))])
+    while await roll_up(db, most=10):
+        pass
+
+    swept = await swept_by(db, tmp_path)
+
+    assert swept.rollups == 1
+    assert await db.fetchval("SELECT sum(done) FROM rollups") == 1
+
+
 async def test_job_past_its_retention_goes_with_its_file(db: Database, results: Results, tmp_path: Path) -> None:
     large, small, queued = await make_running(db), await make_job(db, JobStatus.DONE), await make_queued(db)
     await finish_large(db, results, large)
@@ -125,7 +144,7 @@ async def test_ticket_past_its_retention_goes_and_is_forgotten_like_a_job(db: Da
     code = await code_of(read_ticket(db.pool, ticket.ticket_id))
     forgotten = await swept_by(db, tmp_path, Config(retention=Retention(gone_s=0)))
 
-    assert [one.tickets for one in (early, swept, forgotten)] == [0, 1, 0]
+    assert [round.tickets for round in (early, swept, forgotten)] == [0, 1, 0]
     assert (code, forgotten.memories) == ("gone_ticket", 1)
     assert await code_of(read_ticket(db.pool, ticket.ticket_id)) == "unknown_ticket"
     assert (await read_ticket(db.pool, other.ticket_id)).status == "BLOCKED"
@@ -137,7 +156,7 @@ async def test_round_looks_at_so_many_tickets_and_the_next_goes_on_from_there(
     monkeypatch.setattr(module, "TICKET_BATCH", 1)
     monkeypatch.setattr(module, "BATCHES", 2)
     needed = [await ticket_in(db, "DONE") for _ in range(2)]
-    await new_ticket(db, blocked_on=[str(one.ticket_id) for one in needed])
+    await new_ticket(db, blocked_on=[str(ticket.ticket_id) for ticket in needed])
     for _ in range(3):
         await ticket_in(db, "DONE")
     janitor = Janitor(db, results, lambda: AT_ONCE)
@@ -284,3 +303,49 @@ async def test_service_that_fails_in_the_middle_can_run_again(
 
     assert sum(rounds) == 2
     assert files_in(tmp_path) == set()
+
+
+# Files of clients and batches
+
+
+async def stored(db: Database, files: FileStorage, keep_s: float | None = None) -> StoredFile:
+    async with files.new_file(new_id()) as writer:
+        await writer.write(b"x")
+        ref = await writer.keep()
+        new = NewStoredFile(id=new_id(), owner=None, filename="f", purpose="batch", bytes=1, ref=ref, keep_s=keep_s)
+        return await create_file(db, msgspec.structs.replace(new, id=UUID(ref.rpartition("/")[2][:36])))
+
+
+async def test_a_file_goes_when_it_has_expired(db: Database, tmp_path: Path) -> None:
+    files = FileStorage(tmp_path)
+    old, kept, later = await stored(db, files, -1), await stored(db, files), await stored(db, files, 3600)
+    janitor = Janitor(
+        db, Results(tmp_path, lambda: KEEP), lambda: KEEP, files=FileSweep(db, files, Config, unnamed_s=-1)
+    )
+
+    await janitor.run_once(Handle(lambda: None))
+
+    assert await read_file_refs(db, [old.id, kept.id, later.id]) == {kept.ref, later.ref}
+    assert {file.ref for file in files.walk()} == {kept.ref, later.ref}
+
+
+async def test_files_without_a_row_go_when_they_are_old(db: Database, tmp_path: Path) -> None:
+    files = FileStorage(tmp_path)
+    kept = await stored(db, files)
+    async with files.new_file(new_id()) as writer:
+        orphan = await writer.keep()
+
+    assert await FileSweep(db, files, Config).sweep_orphans() == 0
+    assert await FileSweep(db, files, Config, unnamed_s=-1).sweep_orphans() == 1
+
+    assert {file.ref for file in files.walk()} == {kept.ref} != {orphan}
+
+
+async def test_files_of_another_database_stay(db: Database, tmp_path: Path) -> None:
+    files = FileStorage(tmp_path)
+    async with files.new_file(new_id()) as writer:
+        await writer.keep()
+    (tmp_path / "files" / "installation").write_text("another")
+
+    assert await FileSweep(db, files, Config, unnamed_s=-1).sweep_orphans() == 0
+    assert len(list(files.walk())) == 1

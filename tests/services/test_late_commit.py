@@ -17,7 +17,8 @@ from jobd.lifecycle.claim import Ask, ClaimedJob
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.enqueue import Created, IdempotencyKey
 from jobd.lifecycle.fail import Ended, Failure
-from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.lifecycle.heartbeat import Renewal
+from jobd.lifecycle.lease import LeaseProof
 from jobd.lifecycle.report import Held
 from jobd.store.faults import translated
 from jobd.store.postgres import Database
@@ -42,6 +43,9 @@ class OneSession:
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection[Any]]:
         yield self._session
+
+    async def fetchval(self, *arguments: Any) -> Any:
+        return await self._session.fetchval(*arguments)
 
 
 @pytest.fixture
@@ -173,7 +177,7 @@ async def test_reports_are_answered_as_what_they_did(
     breaks_once("release")
     handed_back = await engine.release(Held(**proof(released)))
     breaks_once("heartbeat")
-    (renewal,) = await engine.heartbeat([Beat(job_id=renewed.job_id, lease_token=renewed.lease_token)])
+    (renewal,) = await engine.heartbeat([LeaseProof(resource_id=renewed.job_id, lease_token=renewed.lease_token)])
 
     assert isinstance(completed, Completed | AlreadyFinished)
     assert isinstance(ended, Ended | AlreadyFinished)

@@ -11,7 +11,7 @@ import pytest
 from jobd.config.model import Config
 from jobd.store import leader
 from jobd.store.clock import boot_clock_s
-from jobd.store.leader import LeaderLease, Names, leading
+from jobd.store.leader import LeaderLease, OwnerNames, leading
 from jobd.supervise.service import Handle
 from tests.support import servers
 from tests.support.node import Node, new_database
@@ -29,7 +29,7 @@ SHIFT = "UPDATE leaders SET expires_at = clock_timestamp() + make_interval(secs 
 
 
 def lease(database: Database, holder: str, *dead: str) -> LeaderLease:
-    return LeaderLease(database, "test", Names(holder, dead))
+    return LeaderLease(database, "test", OwnerNames(holder, dead))
 
 
 async def test_second_does_not_lead_until_the_first_gives_up(node: Node) -> None:

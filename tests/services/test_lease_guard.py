@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 import asyncpg
 import msgspec
+import pytest
 
 from jobd.config.model import Leases, Task
 from jobd.job.retry import RetryPolicy
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
     from uuid import UUID
-
-    import pytest
 
     from jobd.tasks.runner import Runner
 
@@ -128,6 +127,7 @@ async def test_guard_does_nothing_while_the_loop_turns(shared_postgres: str, fol
 # -- code that keeps the interpreter's lock ----------------------------------------------------------------------------
 
 
+@pytest.mark.every_python
 async def test_isolated_handler_that_keeps_the_interpreters_lock_costs_nobody_a_lease(
     shared_postgres: str, folder: Path
 ) -> None:

@@ -16,16 +16,19 @@ from jobd.config.model import Config, Leases
 from jobd.engine.engine import Engine
 from jobd.leases.jobs import JobLeases
 from jobd.lifecycle.claim import Ask, ClaimedJob
+from jobd.lifecycle.take import stray_claims
+from jobd.store.leader import OwnerNames
 from jobd.store.migrate import migrate
 from jobd.store.postgres import Database
 from jobd.supervise.service import Handle
 from jobd.tasks.mock import MockRunner
-from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
+from jobd.tickets.pollers.claims import ClaimKeeper
 from jobd.worker.claims import RemoteClaims
 from jobd.worker.engine import RemoteEngine
 from jobd.worker.session import WorkerSession
 from tests.client.test_client_faults import Puppet, ScriptedAnswer
 from tests.services.test_remote_calls import claimed, job, taken_from
+from tests.support.claims import take_any
 from tests.support.factories import new_job
 from tests.support.node import new_database
 from tests.support.proxy import proxy
@@ -106,6 +109,18 @@ async def test_slot_is_stopped_before_its_lease_ends_though_renewals_hang(url: s
         tasks.cancel_scope.cancel()
 
 
+async def test_lease_that_was_lost_is_never_taken_for_a_claim_whose_answer_was_lost(url: str) -> None:
+    async with running_engine(url) as (engine, database):
+        leases = JobLeases(engine, lambda: SHORT)
+        holds = [leases.hold(await claim(engine)) for _ in range(2)]
+        leases.lose(holds[0])
+
+        leases.let_go(*holds)
+
+        strays = await stray_claims(database, "test", leases.tokens())
+        assert [stray.job_id for stray in strays] == [holds[1].job.job_id]
+
+
 async def test_ticket_claim_is_lost_before_it_ends_though_renewals_hang(url: str) -> None:
     async with running_engine(url) as (_, database), anyio.create_task_group() as tasks:
         claims = ClaimKeeper(database, "EVENT", OwnerNames("test"), lambda: SHORT)
@@ -180,7 +195,7 @@ async def test_lease_counts_from_when_its_claim_was_sent(url: str, way: str) -> 
 
         async def take() -> None:
             if way == "by poll":
-                got.extend(await engine.poll_claim(["default"], "test", 1))
+                got.extend(await take_any(engine, "default", 1))
             else:
                 answers = await engine.claim([Ask(job_id=waiting.id, enqueue_id=1, owner_id="test")])
                 got.extend(answer for answer in answers if isinstance(answer, ClaimedJob))
@@ -245,12 +260,21 @@ async def test_job_whose_lease_is_over_before_it_begins_is_handed_back_and_not_r
     shared_postgres: str, folder: Path
 ) -> None:
     config = msgspec.structs.replace(CONFIG, leases=Leases(ttl_s=3, heartbeat_s=1))
+    submitted: list[uuid.UUID] = []
     async with running_slots(shared_postgres, folder, {"chat": MockRunner()}, config) as slots:
-        async with locked(slots.node.database.url, "LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE"):
-            job_id = await slots.submit({"seconds": 0, "tokens": 0}, max_attempts=1)
-            await until_someone_waits_for_a_lock(slots.node.database)
-            await anyio.sleep(3)
 
+        async def submit() -> (
+            None
+        ):  # the commit that enqueues may be the one that takes, and then waits for the lock too
+            submitted.append(await slots.submit({"seconds": 0, "tokens": 0}, max_attempts=1))
+
+        async with anyio.create_task_group() as tasks:
+            async with locked(slots.node.database.url, "LOCK TABLE leases IN SHARE ROW EXCLUSIVE MODE"):
+                tasks.start_soon(submit)
+                await until_someone_waits_for_a_lock(slots.node.database)
+                await anyio.sleep(3)
+
+        (job_id,) = submitted
         await slots.wait_for_status(job_id, "done", "error")
 
         assert await slots.outcomes(job_id) == ["released", "done"]

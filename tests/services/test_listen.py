@@ -163,9 +163,9 @@ EXPIRED = ("20200101000000Z", "20200102000000Z")
 NOT_YET = ("20900101000000Z", "20910101000000Z")
 
 
-@pytest.mark.parametrize(("dates", "told"), [(EXPIRED, "expired"), (NOT_YET, "not yet valid")])
+@pytest.mark.parametrize(("dates", "expected"), [(EXPIRED, "expired"), (NOT_YET, "not yet valid")])
 def test_certificate_out_of_its_time_is_taken_with_a_warning(
-    folder: Path, dates: tuple[str, str], told: str, caplog: pytest.LogCaptureFixture
+    folder: Path, dates: tuple[str, str], expected: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cert, key = make_certificate(folder, in_force=dates)
 
@@ -173,7 +173,7 @@ def test_certificate_out_of_its_time_is_taken_with_a_warning(
 
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert told in record.getMessage()
+    assert expected in record.getMessage()
     assert str(cert) in record.getMessage()
 
 

@@ -11,6 +11,7 @@ from jobd.config.model import Config, Leases, RelayConfig
 from jobd.lifecycle.outbox import read_epoch
 from jobd.lifecycle.read import pause_queue
 from tests.support import servers
+from tests.support.claims import take_any
 from tests.support.node import Node, new_database
 from tests.support.wait import wait_until_async
 
@@ -267,7 +268,7 @@ async def test_message_of_a_job_that_was_taken_without_it_leaves_the_stream(smal
     jobs = [await small.enqueue() for _ in range(3)]
     await wait_until_async(lambda: are_offered(small, *jobs))
 
-    (first,) = await small.engine.poll_claim(["default"], "test", 1)
+    (first,) = await take_any(small.engine, "default", 1)
 
     assert first.job_id == jobs[0].id
     await wait_until_async(lambda: are_offered(small, *jobs[1:]))
@@ -334,6 +335,23 @@ async def test_second_done_of_a_zombie_with_another_result_is_put_right(small: N
 # -- pauses --------------------------------------------------------------------------------------------------------
 
 
+async def test_job_that_comes_after_the_pause_is_not_offered_though_the_relay_has_not_heard_of_it(small: Node) -> None:
+    """Nothing waits in the queue, so the relay offers new jobs without asking which are first."""
+    first = await small.enqueue()
+    await wait_until_async(lambda: str(first.id) in small.relay.window.offered["default"])
+    await small.done(await small.claim(first))
+    await wait_until_async(small.outbox_is_empty)
+    await pause_queue(small.database.pool, "default", paused=True)
+
+    later = await small.enqueue()
+    await wait_until_async(small.outbox_is_empty)
+
+    assert await small.hash_of(later.id)
+    assert await small.redis.xlen("jobs:stream") == 0
+    await small.engine.pause_queue("default", paused=False)
+    await wait_until_async(lambda: str(later.id) in small.relay.window.offered["default"])
+
+
 async def test_pausing_a_queue_whose_stream_is_gone_does_not_fail_the_relay(
     small: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,4 +367,4 @@ async def test_pausing_a_queue_whose_stream_is_gone_does_not_fail_the_relay(
 
 
 async def _is_obeyed(node: Node) -> bool:
-    return "default" in node.relay._paused
+    return "default" in node.relay.window.paused

@@ -22,15 +22,17 @@ from jobd.job.model import Completed, Conflicting, LeaseLost, Superseded
 from jobd.leases.jobs import JobLeases
 from jobd.lifecycle.complete import Completion
 from jobd.lifecycle.events import EventBatch, Kept, OutOfStep
-from jobd.lifecycle.heartbeat import Beat, Renewal
+from jobd.lifecycle.heartbeat import Renewal
+from jobd.lifecycle.lease import LeaseProof
 from jobd.supervise.service import Handle
 from jobd.tasks.runner import TaskFailed
-from jobd.worker.claims import RemoteClaims
+from jobd.worker.claims import CLAIM_BYTES, RemoteClaims
 from jobd.worker.engine import CALL_BYTES, RemoteEngine
 from jobd.worker.renewal_line import HttpLine
 from jobd.worker.session import WorkerSession
 from tests.client.test_client_faults import Puppet, ScriptedAnswer, problem
 from tests.support.certificates import make_certificate
+from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -148,9 +150,9 @@ async def test_answer_to_a_report_is_understood(body: dict[str, Any], kind: type
 
 
 async def test_all_leases_are_renewed_in_one_call() -> None:
-    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(3)]
+    beats = [LeaseProof(resource_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(3)]
     usual = {"ok": True, "lease_expires_at": NOW, "cancel": False, "quiet": False, "lease_ttl_seconds": 60}
-    jobs = [{**usual, "job_id": str(beat.job_id)} for beat in beats]
+    jobs = [{**usual, "job_id": str(beat.resource_id)} for beat in beats]
     jobs[1] |= {"ok": False, "lease_expires_at": None, "reason": "lease_lost"}
     jobs[2] |= {"cancel": True}
     async with remote(ScriptedAnswer(200, {"jobs": jobs})) as there:
@@ -164,7 +166,7 @@ async def test_all_leases_are_renewed_in_one_call() -> None:
 
 
 async def test_renewal_without_an_answer_is_lost_for_nobody() -> None:
-    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(2)]
+    beats = [LeaseProof(resource_id=uuid.uuid4(), lease_token=uuid.uuid4()) for _ in range(2)]
     async with remote(ScriptedAnswer(0)) as there:
         answers = await there.engine.heartbeat(beats)
 
@@ -172,10 +174,10 @@ async def test_renewal_without_an_answer_is_lost_for_nobody() -> None:
 
 
 async def test_guard_renews_on_a_line_of_its_own() -> None:
-    beats = [Beat(job_id=uuid.uuid4(), lease_token=uuid.uuid4())]
+    beats = [LeaseProof(resource_id=uuid.uuid4(), lease_token=uuid.uuid4())]
     usual = {"ok": True, "lease_expires_at": NOW, "cancel": True, "quiet": False, "lease_ttl_seconds": 60}
     async with remote(
-        ScriptedAnswer(200, {"jobs": [{**usual, "job_id": str(beats[0].job_id)}]}), ScriptedAnswer(0)
+        ScriptedAnswer(200, {"jobs": [{**usual, "job_id": str(beats[0].resource_id)}]}), ScriptedAnswer(0)
     ) as there:
         there.session._pace.saw_failure(0.0, 60.0)
         line = HttpLine(lambda: WorkerSession(there.puppet.url, None), "w-1")
@@ -195,7 +197,7 @@ class Renewer:
     def __init__(self) -> None:
         self.was_asked = anyio.Event()
 
-    async def heartbeat(self, beats: Sequence[Beat]) -> list[Renewal]:
+    async def heartbeat(self, beats: Sequence[LeaseProof]) -> list[Renewal]:
         self.was_asked.set()
         at = datetime(2030, 1, 1, tzinfo=timezone.utc)
         return [Renewal(lease_expires_at=at, claim_version=1, cancel_requested=False) for _ in beats]
@@ -297,6 +299,32 @@ def job() -> dict[str, Any]:
     }
 
 
+class SlotsOfQueue:
+    """Keep what they are handed. After each time they want as many as they were made with, in turn, and then none."""
+
+    def __init__(self, claims: RemoteClaims, *wants: int) -> None:
+        self.jobs: list[ClaimedJob] = []
+        self.handed: list[list[str]] = []
+        self._wants = iter(wants)
+        self.want = claims.open("default", "w-1", self)
+
+    def take_over(self, jobs: Sequence[ClaimedJob], asked: int | None = None) -> None:
+        self.jobs += jobs
+        self.handed.append([str(taken.job_id) for taken in jobs])
+        self.want(next(self._wants, 0), False)
+
+    async def until_handed(self, times: int) -> None:
+        await wait_until_async(lambda: len(self.handed) == times)
+
+
+@contextlib.asynccontextmanager
+async def claiming(claims: RemoteClaims) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(claims.run, Handle(lambda: None))
+        yield
+        tasks.cancel_scope.cancel()
+
+
 async def test_job_comes_with_the_lease_that_jobd_grants() -> None:
     async with remote(claimed(job())) as there:
         claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
@@ -313,18 +341,133 @@ async def test_job_that_nobody_asked_for_is_handed_back() -> None:
     released = ScriptedAnswer(200, {"ok": True, "ack": True, "requeued": True})
     async with remote(claimed(first, second), released) as there:
         claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(claims.run, Handle(lambda: None))
-            (taken,) = await claims.take(["default"], "w-1")
-            with anyio.fail_after(30):
-                while not there.engine.released:
-                    await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()
+        slots = SlotsOfQueue(claims)
+        async with claiming(claims):
+            slots.want(1, False)
+            await wait_until_async(lambda: there.engine.released == 1)
 
         asked, handed_back = bodies(there.puppet)
         assert asked == {"worker_id": "w-1", "streams": ["jobs:stream"], "max_wait_ms": 0, "max_jobs": 1}
-        assert str(taken.job_id) == first["job_id"]
+        assert slots.handed == [[first["job_id"]]]
         assert handed_back["job_id"] == second["job_id"]
+
+
+async def test_all_jobs_that_are_wanted_before_a_call_are_asked_for_by_it_and_come_in_order() -> None:
+    jobs = [job() for _ in range(5)]
+    async with remote(claimed(*jobs[:4]), claimed(jobs[4])) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims, 1)
+        slots.want(3, False)
+        slots.want(5, False)
+        async with claiming(claims):
+            await slots.until_handed(2)
+
+        assert [body["max_jobs"] for body in bodies(there.puppet)] == [5, 1]
+        ids_of = [one["job_id"] for one in jobs]
+        assert slots.handed == [ids_of[:4], ids_of[4:]]
+
+
+async def test_slots_are_handed_all_that_an_answer_brings_at_once() -> None:
+    jobs = [job() for _ in range(3)]
+    async with remote(claimed(*jobs)) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims)
+        async with claiming(claims):
+            slots.want(5, False)
+            await slots.until_handed(1)
+
+        assert slots.handed == [[one["job_id"] for one in jobs]]
+        assert bodies(there.puppet)[0]["max_jobs"] == 5
+
+
+async def test_nothing_is_claimed_while_nothing_is_wanted() -> None:
+    async with remote(claimed(job()), claimed(job())) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims)
+        async with claiming(claims):
+            slots.want(1, False)
+            slots.want(0, False)
+            await anyio.wait_all_tasks_blocked()
+            assert there.puppet.heard == []
+            slots.want(1, True)
+            await slots.until_handed(1)
+            await anyio.wait_all_tasks_blocked()
+
+        assert len(there.puppet.heard) == 1
+
+
+async def test_job_that_comes_when_it_is_no_longer_wanted_is_handed_back() -> None:
+    first, second = job(), job()
+    released = ScriptedAnswer(200, {"ok": True, "ack": True, "requeued": True})
+    async with remote(claimed(first, second), released) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims)
+        post = there.session.post_at_once
+
+        async def wanting_less(*arguments: Any, **more: Any) -> Any:
+            answer: Any = await post(*arguments, **more)
+            slots.want(1 if not slots.handed else 0, False)
+            return answer
+
+        there.session.post_at_once = wanting_less  # type: ignore[method-assign]  # between the call and its answer
+        async with claiming(claims):
+            slots.want(2, False)
+            await wait_until_async(lambda: there.engine.released == 1)
+
+        assert slots.handed == [[first["job_id"]]]
+        assert bodies(there.puppet)[1]["job_id"] == second["job_id"]
+
+
+async def test_claim_for_more_jobs_than_can_begin_does_not_wait_and_says_when_there_are_none() -> None:
+    async with remote(claimed(job()), claimed(job(), job()), claimed(), claimed(job())) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], slots={"default": 2}, release=there.engine.release)
+        slots = SlotsOfQueue(claims, 9, 9, 2)
+        async with claiming(claims):
+            slots.want(2, False)
+            await slots.until_handed(4)
+
+        calls = [(body["max_jobs"], body["max_wait_ms"]) for body in bodies(there.puppet)]
+        assert calls == [(2, 0), (9, 0), (9, 0), (2, 30_000)]
+        assert [len(handed) for handed in slots.handed] == [1, 2, 0, 1]
+
+
+async def test_older_jobd_is_asked_for_as_many_jobs_as_it_knows() -> None:
+    async with remote(claimed(), problem(422, "invalid"), claimed(job())) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims)
+        async with claiming(claims):
+            slots.want(700, False)
+            await slots.until_handed(1)
+
+        assert [body["max_jobs"] for body in bodies(there.puppet)] == [500, 500, 100]
+
+
+async def test_jobs_with_large_payloads_are_claimed_in_calls_of_bounded_size() -> None:
+    large = {**job(), "payload": {"text": "x" * (CLAIM_BYTES // 4)}}
+    async with remote(claimed(large, large), claimed(job())) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims, 100)
+        async with claiming(claims):
+            slots.want(100, False)
+            await slots.until_handed(2)
+
+        assert [body["max_jobs"] for body in bodies(there.puppet)] == [100, 3]
+
+
+async def test_shortest_lease_of_all_jobs_is_the_one_to_be_renewed_by() -> None:
+    jobs = [
+        {**job(), "lease_ttl_seconds": ttl_s, "heartbeat_interval_seconds": beat_s}
+        for ttl_s, beat_s in ((12, 3), (60, 2), (9, 5))
+    ]
+    async with remote(claimed(*jobs)) as there:
+        claims = RemoteClaims(there.session, "w-1", ["default"], release=there.engine.release)
+        slots = SlotsOfQueue(claims)
+        async with claiming(claims):
+            slots.want(3, False)
+            await slots.until_handed(1)
+
+        assert claims.leases == Leases(ttl_s=9, heartbeat_s=2)
+        assert there.session.lease_s == 9
 
 
 async def test_jobd_that_does_not_hold_a_claim_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +513,9 @@ async def test_worker_goes_on_unless_it_is_pointless(said: ScriptedAnswer, error
 
 
 async def taken_from(claims: RemoteClaims) -> ClaimedJob:
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(claims.run, Handle(lambda: None))
-            (job,) = await claims.take(["default"], "w-1")
-            tasks.cancel_scope.cancel()
+    slots = SlotsOfQueue(claims)
+    async with claiming(claims):
+        slots.want(1, False)
+        await slots.until_handed(1)
+    (job,) = slots.jobs
     return job

@@ -1,4 +1,7 @@
-"""The tailer: everyone hears everything in order, with or without Redis, and who does not read costs little."""
+"""The tailer: everyone hears everything in order, with or without Redis, and who does not read costs little.
+
+What it owes to commits of its own node is in test_followed_commits.py.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,13 @@ import anyio
 import msgspec
 import pytest
 
-from jobd.config.model import Config
 from jobd.follow.followers import ROOM, ROOM_BYTES
 from jobd.http import events as event_routes
 from jobd.http.events import EventStream
 from jobd.job.history import START, Cursor, HandlerEvent
 from jobd.lifecycle.events import LOOK_BYTES, EventBatch, Kept
 from tests.support import servers
-from tests.support.node import Node, new_database, tailing
+from tests.support.node import Node, tailing
 from tests.support.wait import wait_until_async
 
 if TYPE_CHECKING:
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 CHUNK = 100
 
 
-async def tell(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
-    told = [HandlerEvent("token", n, "", msgspec.Raw(data)) for n in range(number)]
-    answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=told))
+async def emit(node: Node, job: ClaimedJob, number: int, data: bytes = b"{}") -> None:
+    events = [HandlerEvent("token", n, "", msgspec.Raw(data)) for n in range(number)]
+    answer = await node.engine.emit(EventBatch(job_id=job.job_id, lease_token=job.lease_token, events=events))
     assert isinstance(answer, Kept)
 
 
@@ -53,9 +55,10 @@ async def ids_of(reader: Follower[Cursor], tailer: Tailer) -> list[str]:
     return found
 
 
-async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_rest(node: Node) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_rest(node: Node, elsewhere: bool) -> None:
     job = await node.claim(await node.enqueue())
-    async with tailing(node) as tailer:
+    async with tailing(node, elsewhere=elsewhere) as tailer:
         with tailer.following(job.job_id, START) as sleeper, tailer.following(job.job_id, START) as eager:
             heard: list[str] = []
 
@@ -65,7 +68,7 @@ async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_res
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(listen)
                 for n in range(1, 11):
-                    await tell(node, job, CHUNK)
+                    await emit(node, job, CHUNK)
                     await wait_until_async(partial(_has_come_to, eager, Cursor(1, n * CHUNK)))
                 await node.done(job)
             held = sleeper._count
@@ -80,7 +83,7 @@ async def test_a_reader_that_does_not_read_is_passed_over_and_then_hears_the_res
 async def test_readers_of_large_events_hold_few_of_them_and_hear_all(node: Node) -> None:
     job = await node.claim(await node.enqueue())
     for _ in range(40):
-        await tell(node, job, 15, b'"%s"' % (b"x" * 16_000))
+        await emit(node, job, 15, b'"%s"' % (b"x" * 16_000))
     await node.done(job)
     heard: dict[int, list[str]] = {}
     held: list[int] = []
@@ -104,7 +107,8 @@ async def test_readers_of_large_events_hold_few_of_them_and_hear_all(node: Node)
     assert max(held) <= ROOM_BYTES + LOOK_BYTES + 15 * 16_200
 
 
-async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node) -> None:
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node, elsewhere: bool) -> None:
     """As if the client's line were busy with every third."""
     job = await node.claim(await node.enqueue())
     written: list[str] = []
@@ -118,7 +122,7 @@ async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node
         written.extend(ids_in(text))
         return True
 
-    async with tailing(node) as tailer:
+    async with tailing(node, elsewhere=elsewhere) as tailer:
         with tailer.following(job.job_id, START, write_at_once) as reader:
 
             async def write() -> None:
@@ -129,7 +133,7 @@ async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(write)
                 for n in range(1, 21):
-                    await tell(node, job, 1)
+                    await emit(node, job, 1)
                     await wait_until_async(partial(_has_come_to, reader, Cursor(1, n)))
                 await node.done(job)
 
@@ -138,18 +142,17 @@ async def test_what_is_written_at_once_and_what_is_not_make_one_whole(node: Node
 
 
 @pytest.mark.timeout(180)
-async def test_events_are_heard_while_redis_is_away(shared_postgres: str, folder: Path) -> None:
-    url = await new_database(shared_postgres)
-    with servers.valkey(folder) as redis_url:
-        async with Node(url, redis_url, Config()).running() as node, tailing(node) as tailer:
-            job = await node.claim(await node.enqueue())
-            with tailer.following(job.job_id, START) as reader:
-                await wait_until_async(lambda: _hears(tailer))
-                servers.kill_valkey(folder)
-                await tell(node, job, 3)
-                await node.done(job)
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_events_are_heard_while_redis_is_away(node: Node, folder: Path, elsewhere: bool) -> None:
+    async with tailing(node, elsewhere=elsewhere) as tailer:
+        job = await node.claim(await node.enqueue())
+        with tailer.following(job.job_id, START) as reader:
+            await wait_until_async(lambda: _hears(tailer))
+            servers.kill_valkey(folder)
+            await emit(node, job, 3)
+            await node.done(job)
 
-                assert await ids_of(reader, tailer) == ["0-1", "1-0", "1-1", "1-2", "1-3", "1-4"]
+            assert await ids_of(reader, tailer) == ["0-1", "1-0", "1-1", "1-2", "1-3", "1-4"]
 
 
 async def _has_come_to(reader: Follower[Cursor], cursor: Cursor) -> bool:
@@ -175,7 +178,7 @@ async def test_many_readers_share_one_connection_to_redis(node: Node) -> None:
 
 async def test_a_client_that_stopped_reading_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_routes, "WRITE_S", 0.05)
-    in_flight = SimpleNamespace(closing=anyio.Event(), on_closing=set())
+    in_flight = SimpleNamespace(closing=anyio.Event(), on_closing=set(), event_streams=0)
     request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(in_flight=in_flight)))
     sent: list[Any] = []
 

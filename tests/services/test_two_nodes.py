@@ -35,7 +35,7 @@ async def nodes(
         async with Node(url, redis_url, OLD).running() as old:
             await wait_until_async(lambda: old.redis.exists("jobd:epoch"))
             async with Node(url, redis_url, NEW).running() as new:
-                monkeypatch.setattr(new.dispatcher, "_poll_postgres", _finds_nothing)  # else it would help out
+                monkeypatch.setattr(new.dispatcher.streams, "_poll_postgres", _finds_nothing)  # else it would help out
                 yield old, new
 
 

@@ -10,7 +10,7 @@ from anyio.from_thread import start_blocking_portal
 
 from jobd.job.retry import RetryPolicy
 from jobd.lifecycle.claim import ClaimedJob, claim
-from jobd.lifecycle.complete import complete
+from jobd.lifecycle.complete import Completion, complete
 from jobd.lifecycle.fail import fail
 from jobd.lifecycle.prune import prune
 from jobd.lifecycle.read import read_jobs
@@ -49,6 +49,10 @@ class DatabaseWorkers:
     def fail(self, job_id: str, *, retryable: bool = False, delay_s: float = 3600.0) -> None:
         self._portal.call(self._fail, UUID(job_id), retryable, delay_s)
 
+    def finish_all(self) -> None:
+        """All that run are done, whoever has them."""
+        self._portal.call(self._finish_all)
+
     def prune(self) -> None:
         """Retention, for all that has finished."""
         self._portal.call(self._prune)
@@ -84,6 +88,13 @@ class DatabaseWorkers:
 
     async def _finish(self, job_id: UUID, result: str) -> None:
         await complete(self._database.pool, [completion(await self._start(job_id), result=result)])
+
+    async def _finish_all(self) -> None:
+        held = await self._database.pool.fetch(
+            "SELECT resource_id AS job_id, attempt_id, lease_token FROM leases WHERE attempt_id IS NOT NULL"
+        )
+        reports = [Completion(**dict(row), result="{}", outcome_hash=b"done") for row in held]
+        await complete(self._database.pool, reports)
 
     async def _fail(self, job_id: UUID, retryable: bool, delay_s: float) -> None:
         policy = RetryPolicy(base_s=delay_s, cap_s=delay_s)

@@ -2,7 +2,7 @@
 
 Tests drive it alone, and as the model that the database must agree with.
 
-    commands    Claim  Heartbeat  Complete  Fail  Release  Cancel  Reap
+    commands    Claim  Heartbeat  Complete  Fail  Release  Cancel  Reap  Interrupt
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     ttl_s: float
     #: what the message said; None when the job was found in the table itself
     enqueue_id: int | None
+    #: by the slots of a node, not by a worker
+    of_node: bool = False
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True):
@@ -65,6 +67,8 @@ class Fail(Struct, frozen=True, kw_only=True):
 
 class Release(Struct, frozen=True):
     claim: ClaimRef
+    #: a snooze, if there is one
+    delay_s: float = 0.0
 
 
 class Cancel(Struct, frozen=True):
@@ -77,7 +81,14 @@ class Reap(Struct, frozen=True, kw_only=True):
     jitter: float
 
 
-Command = Claim | Heartbeat | Complete | Fail | Release | Cancel | Reap
+class Interrupt(Struct, frozen=True, kw_only=True):
+    attempt_id: str
+    jitter: float
+    #: its node is known to be dead: the lease need not have expired
+    is_dead: bool = False
+
+
+Command = Claim | Heartbeat | Complete | Fail | Release | Cancel | Reap | Interrupt
 Answer = (
     Claimed
     | Renewed
@@ -100,7 +111,14 @@ def apply(job: JobView, command: Command, *, now: float, policy: RetryPolicy) ->
 
 def decide(job: JobView, command: Command, *, now: float, policy: RetryPolicy) -> Answer:
     if isinstance(command, Claim):
-        return machine.decide_claim(job, command.claim, enqueue_id=command.enqueue_id, ttl_s=command.ttl_s, now=now)
+        return machine.decide_claim(
+            job,
+            command.claim,
+            enqueue_id=command.enqueue_id,
+            ttl_s=command.ttl_s,
+            now=now,
+            of_node=command.of_node,
+        )
     if isinstance(command, Heartbeat):
         return machine.decide_heartbeat(
             job, command.lease_token, ttl_s=command.ttl_s, now=now, claim_version=command.claim_version
@@ -112,11 +130,15 @@ def decide(job: JobView, command: Command, *, now: float, policy: RetryPolicy) -
             job, command.claim, retryable=command.retryable, policy=policy, jitter=command.jitter, now=now
         )
     if isinstance(command, Release):
-        return machine.decide_release(job, command.claim)
+        return machine.decide_release(job, command.claim, now=now, delay_s=command.delay_s)
     if isinstance(command, Cancel):
         return machine.decide_cancel(job)
     if isinstance(command, Reap):
         return machine.decide_reap(job, command.attempt_id, policy=policy, jitter=command.jitter, now=now)
+    if isinstance(command, Interrupt):
+        return machine.decide_interrupt(
+            job, command.attempt_id, policy=policy, jitter=command.jitter, now=now, is_dead=command.is_dead
+        )
     assert_never(command)
 
 
@@ -144,7 +166,8 @@ def carry_out(job: JobView, answer: Answer) -> JobView:
             status=JobStatus.QUEUED,
             enqueue_id=answer.enqueue_id,
             run_after=answer.run_after,
-            in_line=answer.outcome is AttemptOutcome.RELEASED,
+            # a snooze brings a time of its own, which lies ahead
+            in_line=answer.outcome is AttemptOutcome.RELEASED and answer.run_after == job.run_after,
         )
     if isinstance(answer, DeadLettered):
         return replace(close_attempt(job, answer.outcome), status=JobStatus.ERROR)
@@ -158,5 +181,12 @@ def close_attempt(job: JobView, outcome: AttemptOutcome) -> JobView:
     if job.lease is None:
         return job
     attempt = ClosedAttempt(claim=job.lease.claim, number=job.attempt_no, outcome=outcome)
-    given_back = 1 if outcome is AttemptOutcome.RELEASED else 0
-    return replace(job, lease=None, closed=(*job.closed, attempt), attempt_count=job.attempt_count - given_back)
+    interrupted = outcome is AttemptOutcome.INTERRUPTED
+    given_back = outcome is AttemptOutcome.RELEASED or interrupted
+    return replace(
+        job,
+        lease=None,
+        closed=(*job.closed, attempt),
+        attempt_count=job.attempt_count - given_back,
+        interruptions=job.interruptions + interrupted,
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import asyncpg
 import redis.asyncio
+from msgspec.structs import replace
 
 from jobd.follow.jobs import Tailer
 from jobd.host.data_dir import Addresses
@@ -36,9 +37,20 @@ SERVICES = {"store", "stream", "relay", "raw_workers", "reaper", "engine", "leas
 
 class Node(tree.Node):
     def __init__(
-        self, postgres_url: str, redis_url: str, config: Config, data_dir: Path = Path("/no/large/results/here")
+        self,
+        postgres_url: str,
+        redis_url: str,
+        config: Config,
+        data_dir: Path = Path("/no/large/results/here"),
+        *,
+        deliver: Literal["auto", "stream", "direct"] = "stream",
     ) -> None:
-        self.config = config
+        """`deliver` takes the place of `auto` in the configuration of each queue."""
+        queues = {
+            name: replace(queue, deliver=deliver) if queue.deliver == "auto" and queue.mirror else queue
+            for name, queue in config.queues.items()
+        }
+        self.config = replace(config, queues=queues)
         where = Addresses(JOBD_URL="", DATABASE_URL=postgres_url, REDIS_URL=redis_url)
         super().__init__(where, lambda: self.config, data_dir, incarnation=new_id())
         #: A client of the test's own, answering with text.
@@ -98,9 +110,9 @@ class Node(tree.Node):
 
 
 @contextlib.asynccontextmanager
-async def tailing(node: Node) -> AsyncIterator[Tailer]:
-    """A tailer on this node."""
-    tailer, handle = Tailer(node.database, node.transport), Handle(lambda: None)
+async def tailing(node: Node, *, elsewhere: bool = False) -> AsyncIterator[Tailer]:
+    """The tailer of this node; `elsewhere`: one that hears of its commits as those of other nodes do."""
+    tailer, handle = Tailer(node.database, node.transport) if elsewhere else node.tailer, Handle(lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tailer.run, handle)
         yield tailer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import msgspec
@@ -13,7 +13,7 @@ from jobd.dispatch.slots import Slots
 from jobd.engine.results import Results
 from jobd.job.history import START, Event, events_after
 from jobd.lifecycle.events import HistoryPlace, read_history
-from jobd.lifecycle.read import read_attempts, read_jobs
+from jobd.lifecycle.read import read_jobs, read_whole_job
 from jobd.store.ids import new_id
 from jobd.supervise.service import Handle
 from tests.support import servers
@@ -50,7 +50,11 @@ class RunningSlots:
             runners=runners,
             owner_id=f"test:{new_id()}",
             results=Results(folder, lambda: node.config),
+            memory=node.memory,
+            throttled=node.board.throttled,
+            model_servers=node.model_servers if node.model_servers.is_used else None,
         )
+        node.slots, node.runners = self.service, runners
         self.has_ended = anyio.Event()
         #: Cancelled, the slots are cut off.
         self.scope = anyio.CancelScope()
@@ -80,14 +84,15 @@ class RunningSlots:
         await wait_until_async(is_there)
         return await self.job(job_id)
 
-    async def until_told(self, job_id: UUID, kind: str) -> None:
-        async def is_told() -> bool:
+    async def until_emitted(self, job_id: UUID, kind: str) -> None:
+        async def is_emitted() -> bool:
             return kind in [event.type for event in await self.events(job_id)]
 
-        await wait_until_async(is_told)
+        await wait_until_async(is_emitted)
 
     async def outcomes(self, job_id: UUID) -> list[str | None]:
-        return [attempt.outcome for attempt in await read_attempts(self.node.database.pool, job_id)]
+        whole = await read_whole_job(self.node.database.pool, job_id)
+        return [] if whole is None else [attempt.outcome for attempt in whole.attempts]
 
     async def events(self, job_id: UUID) -> list[Event]:
         (record,) = await read_history(self.node.database.pool, [HistoryPlace(job_id, START)])
@@ -116,11 +121,16 @@ class RunningSlots:
 
 @contextlib.asynccontextmanager
 async def running_slots(
-    shared_postgres: str, folder: Path, runners: Mapping[str, Runner], config: Config = CONFIG
+    shared_postgres: str,
+    folder: Path,
+    runners: Mapping[str, Runner],
+    config: Config = CONFIG,
+    *,
+    deliver: Literal["auto", "stream"] = "auto",
 ) -> AsyncIterator[RunningSlots]:
     url = await new_database(shared_postgres)
     with servers.valkey(folder) as redis_url:
-        async with Node(url, redis_url, config).running() as node:
+        async with Node(url, redis_url, config, deliver=deliver).running() as node:
             slots = RunningSlots(node, runners, folder)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(slots.run)

@@ -10,29 +10,14 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from tests.support.daemon import TOP
 from tests.support.http import Api
 from tests.support.wait import is_late, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from tests.support.daemon import Jobd
 
-HANDLER = """
-import time
-def double(payload, ctx):
-    time.sleep(payload["n"] % 10 / 100)
-    return {"twice": payload["n"] * 2}
-"""
-#: A kill costs those that run an attempt; none of them shall run out of attempts.
-CONFIG = """
-[tasks.double]
-run = "python"
-handler = "doubling:double"
-max_attempts = 100
-"""
 PAUSE_S = 0.02
 #: After the faults, everything is to be done within this.
 DONE_S = 120.0
@@ -41,17 +26,6 @@ SELECT j.id::text, j.status::text, j.result::text,
     (SELECT count(*) FROM jobd.attempts a WHERE a.job_id = j.id AND a.outcome = 'done') AS times
 FROM jobd.jobs j WHERE j.id = ANY ($1::uuid[])
 """
-
-
-def arguments(folder: Path) -> tuple[str, ...]:
-    """What a jobd needs to run these jobs; `variables` besides."""
-    (folder / "doubling.py").write_text(HANDLER)
-    (folder / "jobd.toml").write_text(CONFIG)
-    return ("--config", str(folder / "jobd.toml"))
-
-
-def variables(folder: Path) -> dict[str, str]:
-    return {"PYTHONPATH": f"{TOP}:{folder}"}
 
 
 class SubmitLoad:

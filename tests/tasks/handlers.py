@@ -28,7 +28,7 @@ class Size(msgspec.Struct):
     height: int = 1
 
 
-def tell(ctx: Context) -> None:
+def emit_events(ctx: Context) -> None:
     ctx.log("begun")
     for word in ("a", "b", "c"):
         ctx.token(word)
@@ -36,7 +36,7 @@ def tell(ctx: Context) -> None:
 
 
 async def act(payload: dict[str, Any], ctx: Context) -> Any:
-    tell(ctx)
+    emit_events(ctx)
     if payload["do"] == "wait":
         await anyio.sleep(60)
     if payload["do"] == "cancel itself":
@@ -52,7 +52,7 @@ async def _refuse() -> None:
 
 
 def act_in_thread(payload: dict[str, Any], ctx: Context) -> Any:
-    tell(ctx)
+    emit_events(ctx)
     while payload["do"] == "wait" and not ctx.cancelled:
         time.sleep(0.01)
     if payload["do"] == "linger":
@@ -63,6 +63,8 @@ def act_in_thread(payload: dict[str, Any], ctx: Context) -> Any:
 
 def finish(payload: dict[str, Any], ctx: Context) -> Any:
     what = payload["do"]
+    if what == "snooze" and ctx.attempt == 1:
+        ctx.snooze(payload["seconds"])
     if what == "fail":
         raise TaskFailed("too_bad", "nothing to be done", retryable=payload.get("retryable", True))
     if what == "raise":
@@ -106,3 +108,8 @@ def shout(payload: dict[str, Any], ctx: Context) -> str:
 @task(name="whisper", timeout_s=5, max_attempts=1)
 async def quietly(payload: dict[str, Any], ctx: Context) -> str:
     return str(payload["text"]).lower()
+
+
+async def told(payload: dict[str, Any], ctx: Context) -> Any:
+    """Its inputs, by name."""
+    return {name: [part.status, part.result, str(part.id)] for name, part in ctx.inputs.items()}

@@ -77,6 +77,10 @@ def about(payload: dict[str, Any], ctx: Context) -> Any:
     }
 
 
+def trace(payload: dict[str, Any], ctx: Context) -> Any:
+    return [ctx.traceparent, ctx.tracestate]
+
+
 def print_lines(payload: dict[str, Any], ctx: Context) -> None:
     print("plain")
     print("complaint", file=sys.stderr)

@@ -1,7 +1,7 @@
 """A small OpenAI-compatible server in a process of its own, which fails when and how a test wants it to.
 
-It speaks the wire format of `/v1/chat/completions`, streamed or not, and of `/v1/embeddings`. Each request takes the
-next step of the script, or none:
+It speaks the wire format of `/v1/chat/completions` and `/v1/completions`, streamed or not, and of `/v1/embeddings`.
+Each request takes the next step of the script, or none:
 
     {"tokens": ["a", "b"]}           the text to answer, and its pieces
     {"delay_s": 0.1}                 between two of them
@@ -13,7 +13,7 @@ next step of the script, or none:
     {"hang_after": n}                say nothing more after n pieces, until the client hangs up
     {"times": n}                     for n requests, not one
 
-A message whose text is such a step, as JSON, asks for it when the script has none.
+A message (or a prompt) whose text is such a step, as JSON, asks for it when the script has none.
 
 `python -m tests.tasks.openai_server` prints its port and ends with its standard input.
 """
@@ -69,7 +69,7 @@ class Script:
 
 def asked_for(body: dict[str, Any]) -> dict[str, Any]:
     try:
-        step: object = json.loads(body["messages"][-1]["content"])
+        step: object = json.loads(body["prompt"] if "prompt" in body else body["messages"][-1]["content"])
         return step if isinstance(step, dict) else {}
     except (LookupError, TypeError, ValueError):
         return {}
@@ -109,6 +109,7 @@ class OpenAIHandler(BaseHTTPRequestHandler):
         request = {
             "path": self.path,
             "authorization": self.headers.get("Authorization"),
+            "trace": [self.headers.get("traceparent"), self.headers.get("tracestate")],
             "body": body,
             "port": self.client_address[1],
             "outcome": "open",
@@ -130,7 +131,7 @@ class OpenAIHandler(BaseHTTPRequestHandler):
             self._send(200, "application/json", step["body"].encode())
         elif urlsplit(self.path).path == "/v1/embeddings":
             self._json(200, embeddings(body))
-        elif urlsplit(self.path).path != "/v1/chat/completions":
+        elif urlsplit(self.path).path not in ("/v1/chat/completions", "/v1/completions"):
             self._json(404, {"error": {"message": f"no route {self.path}", "type": "invalid_request_error"}})
         elif body.get("stream"):
             return self._stream(step, body)
@@ -189,10 +190,14 @@ class ScriptedServer(ThreadingHTTPServer):
 def chunks(step: dict[str, Any], body: dict[str, Any]) -> Iterator[str]:
     """As llama.cpp, vLLM and OpenAI send them: the role, the text, the finish reason, the usage, the end mark."""
     tokens = step.get("tokens", TOKENS)
-    yield chunk(body, [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}])
-    for token in tokens:
-        yield chunk(body, [{"index": 0, "delta": {"content": token}, "finish_reason": None}])
-    yield chunk(body, [{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    if "prompt" in body:
+        yield from (chunk(body, [{"index": 0, "text": token, "finish_reason": None}]) for token in tokens)
+        yield chunk(body, [{"index": 0, "text": "", "finish_reason": "stop"}])
+    else:
+        yield chunk(body, [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}])
+        for token in tokens:
+            yield chunk(body, [{"index": 0, "delta": {"content": token}, "finish_reason": None}])
+        yield chunk(body, [{"index": 0, "delta": {}, "finish_reason": "stop"}])
     if step.get("usage", True) and body.get("stream_options", {}).get("include_usage"):
         yield chunk(body, [], usage=usage(tokens))
     yield "[DONE]"
@@ -221,7 +226,9 @@ def usage(tokens: list[str]) -> dict[str, int]:
 
 
 def embeddings(body: dict[str, Any]) -> dict[str, Any]:
-    texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+    texts = body["input"]
+    if isinstance(texts, str) or isinstance(texts[0], int):  # one text, or the tokens of one
+        texts = [texts]
     data = [
         {"object": "embedding", "index": index, "embedding": [float(len(text)), float(index), 0.5]}
         for index, text in enumerate(texts)

@@ -310,7 +310,7 @@ async def test_lines_are_told_while_the_program_runs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ('{"event": "token", "text": "Hel"}', ("token", "", {"text": "Hel"})),
         (' { "event": "my.kind", "step": "s", "n": [1]}', ("my.kind", "s", {"n": [1]})),
@@ -319,12 +319,12 @@ async def test_lines_are_told_while_the_program_runs(folder: Path) -> None:
         ('{"event": "log", "line": "x"}', ("log", "", {"line": "x"})),
     ],
 )
-async def test_event_lines_are_told_as_they_are_meant(line: str, told: Any, folder: Path) -> None:
+async def test_event_lines_are_told_as_they_are_meant(line: str, expected: Any, folder: Path) -> None:
     notes = Notes()
 
     await run(folder, command("act.py", "stdout", f"{line}\n{{}}"), notes=notes)
 
-    assert notes.events == [told]
+    assert notes.events == [expected]
 
 
 @pytest.mark.parametrize(

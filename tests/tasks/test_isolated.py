@@ -1,4 +1,4 @@
-"""Handlers in processes of their own: kept warm, told apart from what they print, and ended without a trace."""
+"""Handlers in processes of their own: kept warm, with their output as log lines, and ended without a trace."""
 
 from __future__ import annotations
 
@@ -45,6 +45,13 @@ async def _nothing_stays(folder: Path) -> AsyncIterator[None]:
 
 def attempts_in(folder: Path) -> list[Path]:
     return list(folder.glob("attempts/*"))
+
+
+@pytest.fixture
+def pids() -> Callable[[], set[int]]:
+    """The child processes that a test has now and had not at its start, zombies included."""
+    before = set(children())
+    return lambda: set(children()) - before
 
 
 @pytest.fixture
@@ -126,23 +133,24 @@ async def test_jobd_itself_never_imports_the_handler(
 
 
 async def test_handler_that_is_slow_to_import_does_not_hold_up_the_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pids: Callable[[], set[int]]
 ) -> None:
     gate = folder / "gate"
     (folder / "slow_module.py").write_text(
-        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\ndef f(payload, ctx): return 1\n"
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+        "def f(payload, ctx): return os.getpid()\n"
     )
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setattr(isolated, "IMPORT_S", 0.05)
     runner = IsolatedRunner("t", Task(run="python", handler="slow_module:f", isolate=True), folder)
-    first = runner._idle[0].family.pid
+    (first,) = pids()
     with anyio.move_on_after(0.1):  # a job whose time is up before the handler is there
         await run(runner, "")
 
     gate.touch()
 
-    assert await run(runner, "") == 1
-    assert [process.family.pid for process in runner._idle] == [first]
+    assert await run(runner, "") == first
+    assert pids() == {first}
     await runner.close()
 
 
@@ -158,28 +166,33 @@ async def test_process_and_what_it_loaded_are_kept(made: Callable[..., IsolatedR
     assert len({answer["pid"] for answer in answers} | {os.getpid()}) == 2
 
 
-async def test_jobs_that_run_at_once_have_a_process_each(made: Callable[..., IsolatedRunner]) -> None:
+async def test_jobs_that_run_at_once_have_a_process_each(
+    made: Callable[..., IsolatedRunner], pids: Callable[[], set[int]]
+) -> None:
     runner = made("wait")
     results: set[int] = set()
 
-    async def one() -> None:
+    async def run_job() -> None:
         notes = Notes()
         results.add(await run(runner, "", notes, seconds=0.5))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(3):
-            tasks.start_soon(one)
+            tasks.start_soon(run_job)
 
-    assert len(results) == len(runner._idle) == 3
+    assert len(results) == 3
+    assert pids() == results
 
 
-async def test_process_is_replaced_after_so_many_jobs(made: Callable[..., IsolatedRunner]) -> None:
+async def test_process_is_replaced_after_recycle_jobs(
+    made: Callable[..., IsolatedRunner], pids: Callable[[], set[int]]
+) -> None:
     runner = made(recycle_jobs=2)
 
     answers = [await run(runner, "nothing") for _ in range(5)]
 
     assert [answer["calls"] for answer in answers] == [1, 2, 1, 2, 1]
-    await wait_until_async(lambda: not runner._leaving, timeout_s=20)
+    await wait_until_async(lambda: pids() == {answers[-1]["pid"]}, timeout_s=20)
 
 
 async def test_process_that_has_grown_too_large_is_replaced(made: Callable[..., IsolatedRunner]) -> None:
@@ -250,11 +263,11 @@ async def test_thread_that_prints_between_jobs_is_not_blocked(made: Callable[...
 async def test_event_of_a_job_that_is_over_is_not_told(made: Callable[..., IsolatedRunner]) -> None:
     runner, first, second = made(), Notes(), Notes()
     await run(runner, "speak late", first)
-    told = len(first.events)
+    before = len(first.events)
 
     await run(runner, "nothing", second)
 
-    assert (len(first.events), second.events) == (told, [])
+    assert (len(first.events), second.events) == (before, [])
 
 
 async def test_event_that_cannot_be_told_is_the_fault_of_the_handler(made: Callable[..., IsolatedRunner]) -> None:
@@ -325,11 +338,10 @@ async def test_process_that_dies_with_nothing_to_do_costs_no_job(made: Callable[
     first = await run(runner, "nothing")
 
     os.kill(first["pid"], signal.SIGKILL)
-    await wait_until_async(lambda: not runner._idle)
+    await wait_until_async(lambda: first["pid"] not in children())
     second = await run(runner, "nothing")
 
     assert second["calls"] == 1
-    await wait_until_async(lambda: first["pid"] not in children())
 
 
 async def test_handler_may_close_its_outputs(made: Callable[..., IsolatedRunner]) -> None:
@@ -345,28 +357,31 @@ async def test_handler_may_close_its_outputs(made: Callable[..., IsolatedRunner]
 
 @pytest.mark.parametrize("function", ["act", "wait"])
 async def test_job_that_heeds_its_end_keeps_its_process(
-    made: Callable[..., IsolatedRunner], function: str, monkeypatch: pytest.MonkeyPatch
+    made: Callable[..., IsolatedRunner],
+    function: str,
+    monkeypatch: pytest.MonkeyPatch,
+    pids: Callable[[], set[int]],
 ) -> None:
     monkeypatch.setattr(isolated_job, "GRACE_S", 20.0)
     runner = made(function)
-    warm = runner._idle[0].family.pid
+    (warm,) = pids()
 
     await run_and_cancel(runner, "obey", seconds=60)
 
-    assert [process.family.pid for process in runner._idle] == [warm]
+    assert pids() == {warm}
     await run(runner, "nothing", seconds=0)
-    assert [process.family.pid for process in runner._idle] == [warm]
+    assert pids() == {warm}  # a process that was given up would have been replaced for this job
 
 
 @pytest.mark.parametrize("what", ["be deaf", "hold gil"])
 async def test_job_that_does_not_is_killed_with_all_that_it_started(
-    made: Callable[..., IsolatedRunner], what: str
+    made: Callable[..., IsolatedRunner], what: str, pids: Callable[[], set[int]]
 ) -> None:
     runner = made()
 
     notes = await run_and_cancel(runner, what, seconds=60)
 
-    assert (runner._idle, runner._leaving) == ([], [])
+    assert pids() == set()
     for pid in (int(word) for line in notes.lines for word in line.split() if word.isdecimal()):
         assert not is_running(pid)
 
@@ -435,3 +450,12 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_handler_knows_the_trace_of_its_job(made: Callable[..., IsolatedRunner]) -> None:
+    notes = Notes()
+    notes.context.traceparent, notes.context.tracestate = "00-" + "1" * 32 + "-" + "2" * 16 + "-01", "a=1"
+    runner = made("trace")
+
+    assert await run(runner, "", notes) == [notes.context.traceparent, "a=1"]
+    assert await run(runner, "") == [None, None]

@@ -15,9 +15,10 @@ import pytest
 from jobd.config.model import Config, Task, broken_rules
 from jobd.errors import ConfigError
 from jobd.tasks.openai import runner as openai
+from jobd.tasks.openai.failures import MOST_PUT_OFFS
 from jobd.tasks.openai.payload import GROUNDED, ModelSettings
 from jobd.tasks.openai.runner import OpenAIRunner
-from jobd.tasks.runner import Context, TaskFailed
+from jobd.tasks.runner import Context, Snoozed, TaskFailed
 from tests.support.wait import wait_until_async
 from tests.tasks.openai_server import TOKENS, OpenAIServer, chunk
 
@@ -56,7 +57,7 @@ def task(server: OpenAIServer, **settings: Any) -> Task:
 
 
 class Events(list[tuple[str, str, "Mapping[str, Any]"]]):
-    """All that a job told."""
+    """All that a job emitted."""
 
     def __call__(self, kind: str, step: str, data: Mapping[str, Any]) -> None:
         self.append((kind, step, data))
@@ -67,8 +68,8 @@ class Events(list[tuple[str, str, "Mapping[str, Any]"]]):
 
 
 def context(name: str = "chat", *, emit: Events | None = None, timeout_s: float = 15) -> Context:
-    told = Events() if emit is None else emit
-    return Context(job_id=uuid.uuid4(), task=name, attempt=1, max_attempts=3, timeout_s=timeout_s, emit=told)
+    emitted = Events() if emit is None else emit
+    return Context(job_id=uuid.uuid4(), task=name, attempt=1, max_attempts=3, timeout_s=timeout_s, emit=emitted)
 
 
 async def failure(runner: OpenAIRunner, payload: Mapping[str, Any] = HI, running: Context | None = None) -> TaskFailed:
@@ -86,22 +87,22 @@ def said(content: str | None = None, finish_reason: str | None = None, **delta: 
 
 @pytest.mark.parametrize("name", ["chat", "plan", "code", "rag", "tool", "my.own-task"])
 async def test_each_piece_of_the_answer_becomes_a_token_event(runner: OpenAIRunner, name: str) -> None:
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run(HI, context(name, emit=told))
+    result = await runner.run(HI, context(name, emit=emitted))
 
-    assert told.tokens == list(TOKENS)
+    assert emitted.tokens == list(TOKENS)
     assert result["text"] == HELLO
 
 
 async def test_tokens_come_while_the_server_still_computes(server: OpenAIServer, runner: OpenAIRunner) -> None:
     server.script({"hang_after": 3})
-    told = Events()
+    emitted = Events()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(runner.run, HI, context(emit=told))
+        group.start_soon(runner.run, HI, context(emit=emitted))
         with anyio.fail_after(30):
-            while len(told) < 2:
+            while len(emitted) < 2:
                 await anyio.sleep(0.01)
         assert server.seen[0]["outcome"] == "open"
         group.cancel_scope.cancel()
@@ -141,11 +142,11 @@ async def test_empty_answer_is_an_answer(server: OpenAIServer, runner: OpenAIRun
 async def test_server_that_does_not_stream_is_understood(server: OpenAIServer, runner: OpenAIRunner) -> None:
     choice = {"message": {"role": "assistant", "content": "whole"}, "finish_reason": "length"}
     server.script({"body": json.dumps({"choices": [choice], "model": "m"})})
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run(HI, context(emit=told))
+    result = await runner.run(HI, context(emit=emitted))
 
-    assert (told.tokens, result["text"], result["finish_reason"]) == (["whole"], "whole", "length")
+    assert (emitted.tokens, result["text"], result["finish_reason"]) == (["whole"], "whole", "length")
 
 
 def called(index: int, *, id_: str | None = None, name: str | None = None, arguments: str = "") -> str:
@@ -188,11 +189,11 @@ async def test_tool_calls_are_gathered(server: OpenAIServer, runner: OpenAIRunne
 
 async def test_reasoning_is_kept_apart_from_the_answer(server: OpenAIServer, runner: OpenAIRunner) -> None:
     server.script({"data": [said(reasoning_content="hm"), said(reasoning="…"), said("yes"), said(None, "stop")]})
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run(HI, context(emit=told))
+    result = await runner.run(HI, context(emit=emitted))
 
-    assert (told.tokens, result["text"], result["reasoning"]) == (["yes"], "yes", "hm…")
+    assert (emitted.tokens, result["text"], result["reasoning"]) == (["yes"], "yes", "hm…")
 
 
 @pytest.mark.parametrize(
@@ -212,11 +213,11 @@ async def test_text_arrives_as_it_was_written(server: OpenAIServer, runner: Open
 
 async def test_long_piece_becomes_several_events(server: OpenAIServer, runner: OpenAIRunner) -> None:
     server.script({"tokens": ["é" * 5000]})
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run(HI, context(emit=told))
+    result = await runner.run(HI, context(emit=emitted))
 
-    assert [len(text) for text in told.tokens] == [2000, 2000, 1000]
+    assert [len(text) for text in emitted.tokens] == [2000, 2000, 1000]
     assert result["text"] == "é" * 5000
 
 
@@ -351,9 +352,9 @@ async def test_bad_payload_is_refused_by_the_name_of_its_field_and_never_sent(
 async def test_embed_returns_a_vector_for_each_text(
     server: OpenAIServer, runner: OpenAIRunner, payload: dict[str, Any], texts: list[str]
 ) -> None:
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run({**payload, "model": "e5", "dimensions": 3}, context("embed", emit=told))
+    result = await runner.run({**payload, "model": "e5", "dimensions": 3}, context("embed", emit=emitted))
 
     (request,) = server.seen
     assert (request["path"], request["body"]) == (
@@ -366,7 +367,7 @@ async def test_embed_returns_a_vector_for_each_text(
         "dimensions": 3,
         "usage": {"prompt_tokens": 3, "total_tokens": 3},
     }
-    assert told == []
+    assert emitted == []
 
 
 async def test_vectors_are_in_the_order_of_their_texts(server: OpenAIServer, runner: OpenAIRunner) -> None:
@@ -443,10 +444,48 @@ async def test_an_attempt_is_one_request(server: OpenAIServer, runner: OpenAIRun
     assert len(server.seen) == 3
 
 
-async def test_wish_of_a_busy_server_is_told(server: OpenAIServer, runner: OpenAIRunner) -> None:
-    server.script({"status": 429, "headers": {"Retry-After": "7"}})
+@pytest.mark.parametrize(
+    ("retry_after", "delay_s"), [("7", 7.0), ("0", 1.0), ("999999", 3600.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 1.0)]
+)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_wish_of_a_busy_server_is_obeyed(
+    server: OpenAIServer, runner: OpenAIRunner, status: int, retry_after: str, delay_s: float
+) -> None:
+    server.script({"status": status, "headers": {"Retry-After": retry_after}})
 
-    assert "answered 429 (Retry-After: 7): scripted" in (await failure(runner)).message
+    failed = await failure(runner)
+
+    assert isinstance(failed, Snoozed)
+    assert failed.delay_s == delay_s
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [(429, {}), (429, {"Retry-After": "soon"}), (429, {"Retry-After": "-1"}), (500, {"Retry-After": "7"})],
+)
+async def test_server_that_names_no_time_or_is_not_busy_fails_the_attempt(
+    server: OpenAIServer, runner: OpenAIRunner, status: int, headers: dict[str, str]
+) -> None:
+    server.script({"status": status, "headers": headers})
+
+    failed = await failure(runner)
+
+    assert not isinstance(failed, Snoozed)
+    assert failed.retryable
+
+
+async def test_server_that_is_always_busy_fails_the_attempt_in_the_end(
+    server: OpenAIServer, runner: OpenAIRunner
+) -> None:
+    server.script({"status": 429, "headers": {"Retry-After": "7"}})
+    late = context()
+    late.attempt = MOST_PUT_OFFS + 1
+
+    with pytest.raises(TaskFailed) as failed:
+        await runner.run(HI, late)
+
+    assert "answered 429 (Retry-After: 7): scripted" in failed.value.message
+    assert not isinstance(failed.value, Snoozed)
 
 
 @pytest.mark.parametrize(
@@ -562,19 +601,19 @@ async def test_nobody_listening_is_worth_another_attempt(name: str) -> None:
 )
 async def test_cancelling_hangs_up(server: OpenAIServer, runner: OpenAIRunner, name: str, step: dict[str, Any]) -> None:
     server.script(step)
-    told = Events()
+    emitted = Events()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(runner.run, {"text": "x"}, context(name, emit=told))
+        group.start_soon(runner.run, {"text": "x"}, context(name, emit=emitted))
         with anyio.fail_after(30):
-            while not server.seen or (step.get("hang_after") != 0 and not told):
+            while not server.seen or (step.get("hang_after") != 0 and not emitted):
                 await anyio.sleep(0.01)
         group.cancel_scope.cancel()
 
     server.until_hung_up()
-    told.clear()
+    emitted.clear()
     assert (await runner.run({"text": "x"}, context("chat")))["text"] == HELLO
-    assert told == []
+    assert emitted == []
 
 
 async def test_cancelling_again_and_again_leaves_no_connection(server: OpenAIServer, runner: OpenAIRunner) -> None:
@@ -680,15 +719,15 @@ async def test_key_goes_into_its_header_and_nowhere_else(
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("MODEL_KEY", CANARY + around)
     runner = OpenAIRunner(task(server, api_key_env="MODEL_KEY"))
-    told = Events()
+    emitted = Events()
 
-    result = await runner.run({"text": "x"}, context(name, emit=told))
+    result = await runner.run({"text": "x"}, context(name, emit=emitted))
     server.script({"status": 500, "error": f"with {CANARY}"}, {"cut_after": 0})
-    failed = [await failure(runner, {"text": "x"}, context(name, emit=told)) for _ in range(2)]
+    failed = [await failure(runner, {"text": "x"}, context(name, emit=emitted)) for _ in range(2)]
     await runner.close()
 
     assert [request["authorization"] for request in server.seen] == [f"Bearer {CANARY}"] * 2
-    assert CANARY not in repr((result, told, [each.message + each.stack for each in failed]))
+    assert CANARY not in repr((result, emitted, [each.message + each.stack for each in failed]))
     assert CANARY not in caplog.text
 
 
@@ -714,6 +753,16 @@ async def test_key_that_a_server_repeats_is_masked(
     assert failed.code == "upstream_refused"
     assert "canary" not in failed.message
     assert message is None or failed.message.endswith(f"answered 401: {message}")
+
+
+async def test_the_trace_of_the_job_is_sent_to_the_model_server(server: OpenAIServer, runner: OpenAIRunner) -> None:
+    traced = context()
+    traced.traceparent, traced.tracestate = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "a=1"
+
+    await runner.run(HI, traced)
+    await runner.run(HI, context())
+
+    assert [request["trace"] for request in server.seen] == [[traced.traceparent, "a=1"], [None, None]]
 
 
 async def test_no_key_is_sent_when_none_is_configured(server: OpenAIServer, runner: OpenAIRunner) -> None:
@@ -777,3 +826,76 @@ def test_settings_of_a_model_server_break_no_rule() -> None:
 def test_url_that_httpx_cannot_read_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigError, match="base_url is no URL"):
         OpenAIRunner(Task(run="openai", base_url="http://a\x7fb/v1"))
+
+
+# -- calls of jobd's own OpenAI interface ------------------------------------------------------------------------------
+
+
+CHAT_CALL = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "jobd": {"endpoint": "chat/completions"}}
+
+
+async def test_thoughts_and_tool_calls_are_events_of_their_own(server: OpenAIServer, runner: OpenAIRunner) -> None:
+    first = {"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"x"'}}
+    rest = {"index": 0, "function": {"arguments": ": 1}"}}
+    other = {"index": 0, "id": "b", "function": {"name": "g", "arguments": ""}}  # the same index, and a new id
+    server.script(
+        {
+            "data": [
+                said(reasoning_content="hm "),
+                said("ok"),
+                said(tool_calls=[first]),
+                said(tool_calls=[rest, other]),
+                said(None, "tool_calls"),
+                "[DONE]",
+            ]
+        }
+    )
+    emitted = Events()
+
+    result = await runner.run(HI, context(emit=emitted))
+
+    assert [(kind, data) for kind, _, data in emitted] == [
+        ("reasoning", {"text": "hm "}),
+        ("token", {"text": "ok"}),
+        ("tool_call", {"index": 0, "id": "a", "name": "f", "arguments": ""}),
+        ("tool_call", {"index": 0, "arguments": '{"x"'}),
+        ("tool_call", {"index": 0, "arguments": ": 1}"}),
+        ("tool_call", {"index": 1, "id": "b", "name": "g", "arguments": ""}),
+    ]
+    assert [call["function"]["arguments"] for call in result["tool_calls"]] == ['{"x": 1}', ""]
+
+
+@pytest.mark.parametrize("kind", ["content", "reasoning_content"])
+async def test_long_pieces_are_split_so_that_none_is_cut(server: OpenAIServer, runner: OpenAIRunner, kind: str) -> None:
+    text = "ä\n" * 9000
+    server.script({"data": [said(**{kind: text}), said(None, "stop"), "[DONE]"]})
+    emitted = Events()
+
+    await runner.run(HI, context(emit=emitted))
+
+    assert "".join(data["text"] for _, _, data in emitted) == text
+    assert max(len(data["text"]) for _, _, data in emitted) <= 2000
+
+
+async def test_a_call_is_passed_on_as_it_came_and_says_itself_where_to(
+    server: OpenAIServer, runner: OpenAIRunner
+) -> None:
+    await runner.run({**CHAT_CALL, "mirostat": 2}, context("embed"))
+    await runner.run({"prompt": "hi", "jobd": {"endpoint": "completions"}}, context())
+    await runner.run({"input": [1, 2], "jobd": {"endpoint": "embeddings"}}, context())
+
+    chat, text, vectors = server.seen
+    assert (chat["path"], text["path"], vectors["path"]) == tuple(
+        f"/v1/{path}" for path in ("chat/completions", "completions", "embeddings")
+    )
+    assert chat["body"]["mirostat"] == 2
+    assert chat["body"]["stream"] is True
+    assert vectors["body"] == {"input": [1, 2]}
+    assert not [request for request in server.seen if "jobd" in request["body"]]
+
+
+@pytest.mark.parametrize("mark", [3, {}, {"endpoint": "../admin"}, {"endpoint": "completions", "told_once": 3}])
+async def test_a_made_up_envelope_is_refused(runner: OpenAIRunner, mark: Any) -> None:
+    failed = await failure(runner, {**CHAT_CALL, "jobd": mark})
+
+    assert (failed.code, failed.retryable) == ("invalid_payload", False)

@@ -164,7 +164,7 @@ async def test_slot_stays_taken_until_a_thread_that_does_not_stop_returns(shared
         await slots.wait_for_status(stuck, "error")
         next_one = await slots.submit({"do": "return"})
 
-        await wait_until_async(lambda: not slots.service._running and not slots.node.dispatcher._callers)
+        await wait_until_async(lambda: not slots.service._running and not slots.node.dispatcher.wanted_queues())
         assert (await slots.job(next_one)).status == "queued"
         handlers.released.set()
         await slots.wait_for_status(next_one, "done")
@@ -188,7 +188,7 @@ async def test_drain_does_not_hand_back_a_job_whose_thread_goes_on(shared_postgr
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
     async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
         job_id = await slots.submit({"do": "linger"})
-        await slots.until_told(job_id, "log")
+        await slots.until_emitted(job_id, "log")
 
         await slots.stop()
 
@@ -202,10 +202,10 @@ async def test_drain_hands_a_job_back_when_its_thread_has_ended(shared_postgres:
     runners = {"chat": python_runner("chat", "tests.tasks.handlers:act_in_thread")}
     async with running_slots(shared_postgres, folder, runners, ONE_SLOT) as slots:
         job_id = await slots.submit({"do": "linger"})
-        await slots.until_told(job_id, "log")
+        await slots.until_emitted(job_id, "log")
         slots.handle.stop.set()
 
-        await wait_until_async(lambda: all(run.context.cancelled for run in slots.service._running))
+        await wait_until_async(lambda: all(run.stopped for run in slots.service._running))
         handlers.released.set()
         await slots.stop()
 

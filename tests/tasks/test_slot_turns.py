@@ -56,13 +56,13 @@ async def slots_with_held_results(
     runner, may_write = Noting(), anyio.Event()
     config = msgspec.structs.replace(CONFIG, queues={"default": Queue(slots=number)}, drain_s=30)
     async with running_slots(shared_postgres, folder, {"chat": runner}, config) as slots:
-        complete = slots.node.engine.complete
+        complete_many = slots.node.engine.complete_many
 
-        async def complete_later(report: Any) -> Any:
+        async def complete_later(reports: Any) -> Any:
             await may_write.wait()
-            return await complete(report)
+            return await complete_many(reports)
 
-        slots.node.engine.complete = complete_later  # type: ignore[method-assign]  # only later, then as it is
+        slots.node.engine.complete_many = complete_later  # type: ignore[method-assign]  # only later, then as it is
         for _ in range(6):
             await slots.submit({})
         yield SlotsWithHeldResults(slots, runner, may_write)

@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 from jobd.config.model import Config, Leases, Task
+from jobd.store.ids import new_id
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.isolated.runner import IsolatedRunner
 from jobd.tasks.mock import MockRunner
 from jobd.tasks.openai.runner import OpenAIRunner
 from jobd.tasks.python import python_runner
+from jobd.tasks.runner import Context
 from tests.support.running_slots import CONFIG, RunningSlots, running_slots
 from tests.support.wait import wait_until_async
 from tests.tasks.commands import command
@@ -38,10 +40,10 @@ class Way(NamedTuple):
     slow: dict[str, Any]
     #: What runs it breaks down; empty: nothing that could.
     crash: dict[str, Any]
-    #: What a job tells before it succeeds.
-    told: list[str]
-    #: The last that a slow one tells before it waits; empty: nothing.
-    slow_tells: str
+    #: Types of the events that a job emits before it succeeds.
+    emitted: list[str]
+    #: Type of the last event that a slow job emits before it waits; empty: none.
+    slow_emits: str
 
 
 @functools.cache
@@ -147,18 +149,18 @@ async def patient_slots(way: Way, shared_postgres: str, folder: Path) -> AsyncIt
 
 async def until_it_runs(slots: RunningSlots, way: Way, job_id: Any) -> None:
     await slots.wait_for_status(job_id, "running")
-    if way.slow_tells:
-        await slots.until_told(job_id, way.slow_tells)
+    if way.slow_emits:
+        await slots.until_emitted(job_id, way.slow_emits)
 
 
 async def is_idle(slots: RunningSlots) -> bool:
-    return not slots.service._running
+    return len(slots.node.leases) == 0
 
 
 async def test_job_that_runs_for_longer_than_a_report_may_take_is_reported(
     slots: RunningSlots, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobd.dispatch.slots.REPORT_S", 0.0)
+    monkeypatch.setattr("jobd.dispatch.reports.REPORT_S", 0.0)
     job_id = await slots.submit(way.good)
 
     job = await slots.wait_for_status(job_id, "done", "error")
@@ -180,7 +182,7 @@ async def test_events_are_told_in_order_before_the_end(slots: RunningSlots, way:
 
     await slots.wait_for_status(job_id, "done", "error")
 
-    assert [event.type for event in await slots.events(job_id)] == ["queued", "running", *way.told, "done"]
+    assert [event.type for event in await slots.events(job_id)] == ["queued", "running", *way.emitted, "done"]
 
 
 async def test_failed_attempt_is_tried_again_until_attempts_run_out(slots: RunningSlots, way: Way) -> None:
@@ -259,7 +261,7 @@ async def test_drain_lets_short_jobs_finish_and_takes_no_more(patient_slots: Run
     late = await patient_slots.submit(way.good)
 
     assert await patient_slots.outcomes(job_id) == ["done"]
-    assert len(patient_slots.node.dispatcher._callers) == 0
+    assert not patient_slots.node.dispatcher.wanted_queues()
     assert (await patient_slots.job(late)).status == "queued"
 
 
@@ -402,10 +404,28 @@ async def test_handler_knows_its_attempt_and_has_a_key_that_stays(plain: Running
     assert msgspec.json.decode(result) == {"attempt": 1, "of": 7, "key": str(job_id)}
 
 
+@pytest.mark.parametrize("task", ["chat", "tool", "rag"])
+async def test_handler_that_snoozes_runs_again_later_and_is_not_charged(plain: RunningSlots, task: str) -> None:
+    job_id = await plain.submit({"do": "snooze", "seconds": 0}, task=task, max_attempts=1)
+
+    job = await plain.wait_for_status(job_id, "done", "error")
+
+    assert (job.status, job.attempt_count, job.snoozes) == ("done", 1, 1)
+    assert await plain.outcomes(job_id) == ["released", "done"]
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), 1e12])
+def test_snooze_of_no_real_time_is_refused(seconds: float) -> None:
+    context = Context(job_id=new_id(), task="chat", attempt=1, max_attempts=1, timeout_s=1, emit=lambda *_: None)
+
+    with pytest.raises(ValueError, match="expected seconds"):
+        context.snooze(seconds)
+
+
 async def test_slots_that_are_cut_off_hand_their_jobs_back(shared_postgres: str, folder: Path) -> None:
     async with running_slots(shared_postgres, folder, {"chat": WAYS["async"].make(folder)}) as slots:
         job_id = await slots.submit({"do": "wait"}, max_attempts=1)
-        await slots.until_told(job_id, "progress")
+        await slots.until_emitted(job_id, "progress")
 
         slots.scope.cancel()
         await slots.wait_for_status(job_id, "queued")

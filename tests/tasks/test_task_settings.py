@@ -51,13 +51,15 @@ def test_keeper_looks_as_often_as_the_shortest_lease_needs() -> None:
 
 
 def test_function_may_declare_every_setting() -> None:
-    declare = task(name="declared", retry_base_s=3, retry_cap_s=4, lease_ttl_s=5, isolate=True, recycle_jobs=6)
+    declare = task(
+        name="declared", retry_base_s=3, retry_cap_s=4, lease_ttl_s=5, isolate=True, recycle_jobs=6, needs_memory_mb=7
+    )
 
     declare(heartbeat_s)
     made = DECLARED.pop().task
 
     assert (made.retry_base_s, made.retry_cap_s, made.lease_ttl_s) == (3, 4, 5)
-    assert (made.isolate, made.recycle_jobs) == (True, 6)
+    assert (made.isolate, made.recycle_jobs, made.needs_memory_mb) == (True, 6, 7)
 
 
 async def test_slot_renews_a_shorter_lease_in_time(shared_postgres: str, folder: Path) -> None:

@@ -37,24 +37,24 @@ class Claimed(msgspec.Struct):
 
 def buffer(on_lost: Any = lambda: None) -> EventBuffer:
     claimed: Any = Claimed(new_id(), new_id())
-    return EventBuffer(claimed, on_lost, lambda _: None)
+    return EventBuffer(claimed, on_lost, lambda _, hurry: None)
 
 
 def texts(telling: Any) -> list[Any]:
-    return [msgspec.json.decode(told.data).get("text") for told in telling.events]
+    return [msgspec.json.decode(event.data).get("text") for event in telling.events]
 
 
 def test_chunk_of_large_events_is_cut_by_bytes_and_none_is_lost() -> None:
-    told = buffer()
+    waiting = buffer()
     for n in range(100):
-        told.emit("log", "", {"text": f"{n} " + "x" * 15_000})
+        waiting.emit("log", "", {"text": f"{n} " + "x" * 15_000})
 
     sizes: list[int] = []
     numbers: list[str] = []
-    while (telling := told.next_chunk()) is not None:
+    while (telling := waiting.next_chunk()) is not None:
         sizes.append(sum(len(bytes(event.data)) for event in telling.events))
         numbers += [text.partition(" ")[0] for text in texts(telling)]
-        told.settle(KEPT)
+        waiting.settle(KEPT)
 
     assert max(sizes) < CHUNK_BYTES + DATA_BYTES
     assert numbers == [str(n) for n in range(100)]
@@ -101,64 +101,98 @@ def test_data_that_is_nested_too_deep_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [{"line": "ä" * 20_000, "level": "info"}, {"many": ["x"] * 20_000}])
 def test_data_that_is_too_large_is_cut_and_says_so(data: dict[str, Any]) -> None:
-    told = checked_event("log", "", data)
+    event = checked_event("log", "", data)
 
-    assert len(bytes(told.data)) <= DATA_BYTES
-    assert msgspec.json.decode(told.data)["cut"] == len(msgspec.json.encode(data))
+    assert len(bytes(event.data)) <= DATA_BYTES
+    assert msgspec.json.decode(event.data)["cut"] == len(msgspec.json.encode(data))
 
 
 def test_chunk_is_the_same_until_its_fate_is_known() -> None:
-    one = buffer()
-    one.emit("token", "", {"text": "a"})
-    first = one.next_chunk()
-    one.emit("token", "", {"text": "b"})
+    waiting = buffer()
+    waiting.emit("token", "", {"text": "a"})
+    first = waiting.next_chunk()
+    waiting.emit("token", "", {"text": "b"})
 
-    assert one.settle(ServerDown("away")) is False
-    again = one.next_chunk()
+    assert waiting.settle(ServerDown("away")) is False
+    again = waiting.next_chunk()
     assert again == first
-    one.settle(KEPT)
-    then = one.next_chunk()
+    waiting.settle(KEPT)
+    then = waiting.next_chunk()
 
     assert then is not None
     assert (texts(then), then.emitted_n) == (["b"], 1)
 
 
 def test_no_more_than_a_chunk_is_told_at_once() -> None:
-    one = buffer()
+    waiting = buffer()
     for n in range(450):
-        one.emit("token", "", {"text": n})
+        waiting.emit("token", "", {"text": n})
 
     sizes, counts = [], []
-    while (telling := one.next_chunk()) is not None:
+    while (telling := waiting.next_chunk()) is not None:
         sizes.append(len(telling.events))
         counts.append(telling.emitted_n)
-        one.settle(KEPT)
+        waiting.settle(KEPT)
 
     assert (sizes, counts) == ([200, 200, 50], [0, 200, 400])
 
 
 def test_oldest_tokens_are_dropped_when_too_many_wait_and_their_number_is_told() -> None:
-    one = buffer()
-    one.emit("progress", "", {"progress": 0})
+    waiting = buffer()
+    waiting.emit("progress", "", {"progress": 0})
     for n in range(MOST_WAITING + 10):
-        one.emit("token", "", {"text": n})
+        waiting.emit("token", "", {"text": n})
 
-    telling = one.next_chunk()
+    telling = waiting.next_chunk()
 
     assert telling is not None
-    assert [told.type for told in telling.events[:3]] == ["dropped", "progress", "token"]
+    assert [event.type for event in telling.events[:3]] == ["dropped", "progress", "token"]
     assert msgspec.json.decode(telling.events[0].data) == {"count": 11}
     assert texts(telling)[2] == 11
 
 
-def test_teller_goes_on_from_where_the_lease_stands() -> None:
-    one = buffer()
-    for n in range(3):
-        one.emit("token", "", {"text": n})
-    one.next_chunk()
+def test_tokens_are_joined_rather_than_dropped_when_too_many_wait() -> None:
+    waiting = buffer()
+    waiting.emit("progress", "", {"progress": 0})
+    said = [f"{n} " for n in range(5 * MOST_WAITING)]
+    for text in said:
+        waiting.emit("token", "", {"text": text})
 
-    one.settle(OutOfStep(2))
-    telling = one.next_chunk()
+    kinds: set[str] = set()
+    heard: list[str] = []
+    while (telling := waiting.next_chunk()) is not None:
+        kinds |= {event.type for event in telling.events}
+        heard += [text for text in texts(telling) if text is not None]
+        waiting.settle(KEPT)
+
+    assert kinds == {"progress", "token"}
+    assert "".join(heard) == "".join(said)
+    assert len(heard) < MOST_WAITING
+
+
+def test_log_lines_are_dropped_before_deltas() -> None:
+    waiting = buffer()
+    for n in range(600):
+        waiting.emit("tool_call", "", {"index": n, "arguments": ""})
+        waiting.emit("log", "", {"line": str(n)})
+
+    kinds: list[str] = []
+    while (telling := waiting.next_chunk()) is not None:
+        kinds += [event.type for event in telling.events]
+        waiting.settle(KEPT)
+
+    assert (kinds.count("tool_call"), kinds.count("log")) == (600, MOST_WAITING - 600)
+    assert kinds[0] == "dropped"
+
+
+def test_teller_goes_on_from_where_the_lease_stands() -> None:
+    waiting = buffer()
+    for n in range(3):
+        waiting.emit("token", "", {"text": n})
+    waiting.next_chunk()
+
+    waiting.settle(OutOfStep(2))
+    telling = waiting.next_chunk()
 
     assert telling is not None
     assert (texts(telling), telling.emitted_n) == ([2], 2)
@@ -166,14 +200,14 @@ def test_teller_goes_on_from_where_the_lease_stands() -> None:
 
 def test_lost_lease_ends_the_telling() -> None:
     lost: list[bool] = []
-    one = buffer(lambda: lost.append(True))
-    one.emit("token", "", {})
-    one.next_chunk()
+    waiting = buffer(lambda: lost.append(True))
+    waiting.emit("token", "", {})
+    waiting.next_chunk()
 
-    one.settle(LeaseLost())
-    one.emit("token", "", {})
+    waiting.settle(LeaseLost())
+    waiting.emit("token", "", {})
 
-    assert (lost, one.has_more) == ([True], False)
+    assert (lost, waiting.has_more) == ([True], False)
 
 
 # -- with real servers -------------------------------------------------------------------------------------------------
@@ -206,5 +240,5 @@ async def test_what_several_threads_tell_is_all_kept_and_in_each_ones_order(slot
 
     await slots.wait_for_status(job_id, "done")
 
-    told = [msgspec.json.decode(event.data) for event in await slots.events(job_id) if event.type == "note"]
-    assert [[one["k"] for one in told if one["thread"] == n] for n in range(4)] == [list(range(100))] * 4
+    notes = [msgspec.json.decode(event.data) for event in await slots.events(job_id) if event.type == "note"]
+    assert [[event["k"] for event in notes if event["thread"] == n] for n in range(4)] == [list(range(100))] * 4

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import msgspec
 import pytest
 
@@ -18,18 +19,18 @@ from jobd.config.model import Config, Leases, Task
 from jobd.tasks.command.marks import MARK_VARIABLE, carrying, new_mark
 from jobd.tasks.command.runner import CommandRunner
 from jobd.tasks.registry import make_runners
+from jobd.tasks.runner import Context
 from jobd.tasks.watchdog import Watchdog
 from tests.support.daemon import is_alive
 from tests.support.running_slots import CONFIG, running_slots
-from tests.support.wait import wait_until
+from tests.support.wait import wait_until, wait_until_async
 from tests.support.workerless import workerless_daemon
+from tests.tasks.commands import JOB_ID, children
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jobd.tasks.runner import Runner
 
-#: Says who it is, and stays.
+#: Writes its pid, and stays.
 PROGRAM = "import os, time; open({file!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
 
@@ -57,23 +58,47 @@ def test_processes_of_a_frozen_jobd_are_gone_when_their_lease_has_ended(way: str
             workerless.daemon.signal(signal.SIGCONT)
 
 
-def test_all_tasks_of_a_jobd_share_one_watchdog_process(folder: Path) -> None:
-    command = Task(run="command", argv=("true",))
-    runners: dict[str, Any] = dict(make_runners(Config(data_dir=str(folder), tasks={"a": command, "b": command})))
-
-    assert runners["a"]._watchdog is runners["b"]._watchdog
-
-
 class KnownLease:
     def __init__(self, kill_at: float) -> None:
         self.kill_at = kill_at
         self.on_grant: Any = None
 
 
+def watchdog_pids() -> set[int]:
+    """The watchdog processes that this process has started and that are alive."""
+    pids = set()
+    for pid in children():
+        with contextlib.suppress(OSError):  # it has ended just now
+            if b"jobd.tasks.watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                pids.add(pid)
+    return pids
+
+
+async def test_all_tasks_of_a_jobd_share_one_watchdog_process(folder: Path) -> None:
+    before = watchdog_pids()
+    command = Task(run="command", argv=("echo", "1"))
+    runners = make_runners(Config(data_dir=str(folder), tasks={"a": command, "b": command}))
+    for name in ("a", "b"):
+        context = Context(
+            job_id=JOB_ID,
+            task=name,
+            attempt=1,
+            max_attempts=1,
+            timeout_s=30,
+            emit=lambda *event: None,
+            lease=KnownLease(time.monotonic() + 600),
+        )
+        await runners[name].run({}, context)
+
+    assert len(watchdog_pids() - before) == 1
+    for runner in runners.values():
+        await runner.close()
+
+
 async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch(
     shared_postgres: str, folder: Path
 ) -> None:
-    file = folder / "pid"
+    file, before = folder / "pid", watchdog_pids()
     watchdog = Watchdog()
     task = Task(run="command", argv=(sys.executable, "-c", PROGRAM.format(file=str(file))))
     runners: dict[str, Runner] = {"chat": CommandRunner(task, folder, watchdog)}
@@ -81,13 +106,10 @@ async def test_watchdog_that_was_killed_is_started_again_and_knows_what_to_watch
     async with running_slots(shared_postgres, folder, runners, config) as slots:
         job_id = await slots.submit({})
         await slots.wait_for_status(job_id, "running")
-        with anyio.fail_after(30):
-            while watchdog._process is None or not file.exists():
-                await anyio.sleep(0.01)
-            first = watchdog._process
-            os.kill(first.pid, signal.SIGKILL)
-            while watchdog._process is first:  # until the next renewal
-                await anyio.sleep(0.01)
+        await wait_until_async(lambda: bool(watchdog_pids() - before) and file.exists())
+        (first,) = watchdog_pids() - before
+        os.kill(first, signal.SIGKILL)
+        await wait_until_async(lambda: bool(watchdog_pids() - before - {first}))  # at the next renewal
 
         assert list(watchdog._ends) != []
         await slots.node.engine.cancel([job_id])

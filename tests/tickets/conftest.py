@@ -22,9 +22,12 @@ def tickets_url(shared_postgres: str) -> str:
     return anyio.run(migrated, shared_postgres)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def db(tickets_url: str) -> AsyncIterator[Database]:
-    """A pool whose sessions are as the daemon has them; other tests' tickets may be there."""
+    """A pool whose sessions are as the daemon has them; other tests' tickets may be there.
+
+    For a module only: while an asynchronous fixture lives, `anyio.run` of another test believes that a loop runs.
+    """
     database = Database(tickets_url, POOL_SIZE)
     async with database.opened():
         yield database

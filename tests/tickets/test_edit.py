@@ -30,10 +30,10 @@ async def test_what_is_not_mentioned_stays(db: Database) -> None:
 async def test_another_task_brings_its_own_budget_unless_one_was_named(db: Database) -> None:
     plain, named = await new_ticket(db), await new_ticket(db, budget_ms=7)
 
-    one = await edit(db.pool, plain.ticket_id, changes(task="other"), config=CONFIG)
-    two = await edit(db.pool, named.ticket_id, changes(task="other"), config=CONFIG)
+    first = await edit(db.pool, plain.ticket_id, changes(task="other"), config=CONFIG)
+    second = await edit(db.pool, named.ticket_id, changes(task="other"), config=CONFIG)
 
-    assert (one.budget_ms, two.budget_ms) == (30_000, 7)
+    assert (first.budget_ms, second.budget_ms) == (30_000, 7)
 
 
 @pytest.mark.parametrize("status", ["TODO", "IN_PROGRESS", "BLOCKED", "DONE"])
@@ -64,15 +64,15 @@ async def test_an_edit_that_could_not_run_is_refused(db: Database, fields: dict[
 
 
 async def test_tickets_cannot_be_made_to_wait_for_each_other(db: Database) -> None:
-    one = await new_ticket(db)
-    two = await new_ticket(db, blocked_on=[str(one.ticket_id)])
-    three = await new_ticket(db, blocked_on=[str(two.ticket_id)])
+    first = await new_ticket(db)
+    second = await new_ticket(db, blocked_on=[str(first.ticket_id)])
+    three = await new_ticket(db, blocked_on=[str(second.ticket_id)])
 
     around = changes(blocked_on=[str(three.ticket_id)])
-    itself = changes(blocked_on=[str(one.ticket_id)])
+    itself = changes(blocked_on=[str(first.ticket_id)])
 
-    assert await code_of(edit(db.pool, one.ticket_id, around, config=CONFIG)) == "blocker_cycle"
-    assert await code_of(edit(db.pool, one.ticket_id, itself, config=CONFIG)) == "blocker_cycle"
+    assert await code_of(edit(db.pool, first.ticket_id, around, config=CONFIG)) == "blocker_cycle"
+    assert await code_of(edit(db.pool, first.ticket_id, itself, config=CONFIG)) == "blocker_cycle"
 
 
 async def test_an_edit_that_comes_after_the_approval_is_refused(db: Database) -> None:

@@ -13,12 +13,18 @@ import pytest
 from jobd.config.model import Config, Limits, Tickets
 from jobd.engine.engine import Engine
 from jobd.engine.results import Results
+from jobd.job.history import Cursor
+from jobd.job.model import Canceled, Completed, Requeued, Superseded
+from jobd.job.status import AttemptOutcome
 from jobd.lifecycle.complete import Completion, complete
+from jobd.lifecycle.events import Kept
 from jobd.lifecycle.lease import acquire
+from jobd.lifecycle.notices import CANCELED, EMITTED, ENDED, ChangeKind, Changes
 from jobd.lifecycle.prune import prune
+from jobd.store.leader import OwnerNames
 from jobd.supervise.service import Handle
 from jobd.tickets.pollers import runner as ticket_runner
-from jobd.tickets.pollers.claims import ClaimKeeper, OwnerNames
+from jobd.tickets.pollers.claims import ClaimKeeper
 from jobd.tickets.pollers.find_work import Work, find_work
 from jobd.tickets.pollers.free_claims import free_claims
 from jobd.tickets.prune import prune_tickets
@@ -47,7 +53,7 @@ class RunningPollers:
 
     def __init__(self, db: Database, folder: Path, config: Config) -> None:
         self.node: PollerNode
-        self.engine = Engine(db, lambda: config, lambda: self.node.wakeups.job_committed())
+        self.engine = Engine(db, lambda: config, on_changes=lambda changes: self.node.wakeups.jobs_changed(changes))
         self.node = PollerNode(db, self.engine, folder, config, "one")
         self.db = db
 
@@ -64,11 +70,11 @@ class RunningPollers:
                 handle.stop.set()
 
     async def trail(self, ticket_id: UUID) -> Trail:
-        return await self.node.desk.trail(ticket_id)
+        return await self.node.service.trail(ticket_id)
 
     async def wait_for_status(self, ticket_id: UUID, status: str, step: str | None = None) -> None:
         async def is_there() -> bool:
-            ticket = await self.node.desk.read(ticket_id)
+            ticket = await self.node.service.read(ticket_id)
             return (ticket.status, ticket.step) == (status, step)
 
         await wait_until_async(is_there, timeout_s=15)
@@ -94,12 +100,34 @@ class RunningPollers:
 async def test_rings_alone_carry_a_ticket_to_its_end(empty_db: Database, folder: Path) -> None:
     """Nobody polls for an hour unless a wakeup is set."""
     async with RunningPollers(empty_db, folder, polling(3600)).running() as running:
-        ticket = await running.node.desk.create(asked(), created_by="ann")
-        await running.node.desk.decide("APPROVE", ticket.ticket_id, by="bob")
+        ticket = await running.node.service.create(asked(), created_by="ann")
+        await running.node.service.decide("APPROVE", ticket.ticket_id, by="bob")
 
         await running.finish(await running.until_submitted(ticket.ticket_id))
 
         await running.wait_for_status(ticket.ticket_id, "DONE")
+
+
+async def test_runner_is_woken_by_the_end_of_its_own_jobs_alone(pollers: TicketPollers) -> None:
+    await pollers.ready()
+    await pollers.first.scheduler.run_once()
+    await pollers.first.runner.run_once()
+    (job_id,) = pollers.first.wakeups.awaited_jobs
+    wakeup = pollers.first.wakeups.runner
+    proof: dict[str, Any] = {"attempt_id": uuid4(), "lease_token": uuid4()}
+
+    async def wakes(kind: ChangeKind, item: object, answer: object) -> bool:
+        pollers.first.wakeups.jobs_changed(Changes(kind, [item], [answer]))
+        return await wakeup.wait(0)
+
+    own, other = Completion(job_id=job_id, **proof), Completion(job_id=uuid4(), **proof)
+    await wakeup.wait(0)
+    assert not await wakes(ENDED, other, Completed())
+    assert not await wakes(EMITTED, own, Kept(Cursor(1, 1)))
+    assert not await wakes(ENDED, own, Superseded())
+    assert not await wakes(ENDED, own, Requeued(outcome=AttemptOutcome.FAILED, enqueue_id=2, run_after=0.0))
+    assert await wakes(ENDED, own, Completed())
+    assert await wakes(CANCELED, job_id, Canceled(None))
 
 
 async def test_looking_alone_carries_a_ticket_to_its_end(empty_db: Database, folder: Path) -> None:
@@ -297,7 +325,7 @@ async def test_a_full_queue_makes_a_work_order_wait_and_not_fail(empty_db: Datab
         await pollers.first.turn()
 
         assert waiting == 1
-        assert {await pollers.status(one.ticket_id) for one in (first, second)} == {"DONE"}
+        assert {await pollers.status(ticket.ticket_id) for ticket in (first, second)} == {"DONE"}
 
 
 async def test_a_job_that_retention_took_away_ends_the_run_in_error(pollers: TicketPollers) -> None:

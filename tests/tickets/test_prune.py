@@ -72,7 +72,7 @@ async def test_a_job_leaves_no_claims_in_the_history(pollers: TicketPollers) -> 
 
 async def test_all_runs_of_a_reopened_ticket_go(pollers: TicketPollers) -> None:
     ticket = await done(pollers)
-    await pollers.first.desk.decide("REOPEN", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("REOPEN", ticket.ticket_id, by="bob")
     assert (await prune(pollers.db.pool)).tickets == 0
     await pollers.first.turn()
     await pollers.finish(ticket.ticket_id)
@@ -102,20 +102,20 @@ async def test_batches_of_bounded_size_reach_every_old_ticket(empty_db: Database
 
     found = [await prune(empty_db.pool, most=2) for _ in range(4)]
 
-    assert [(one.tickets, one.place is None) for one in found] == [(2, False), (2, False), (1, True), (0, True)]
+    assert [(batch.tickets, batch.place is None) for batch in found] == [(2, False), (2, False), (1, True), (0, True)]
     assert await empty_db.pool.fetchval("SELECT count(*) FROM tickets") == 1
 
 
 async def test_those_that_stay_do_not_stand_in_the_way(empty_db: Database) -> None:
     needed = [await ticket_in(empty_db, "DONE") for _ in range(3)]
-    await new_ticket(empty_db, blocked_on=[str(one.ticket_id) for one in needed])
+    await new_ticket(empty_db, blocked_on=[str(ticket.ticket_id) for ticket in needed])
     await ticket_in(empty_db, "DONE")
 
     first = await prune(empty_db.pool, most=2)
     second = await prune(empty_db.pool, most=2, after=first.place)
     third = await prune(empty_db.pool, most=2, after=second.place)
 
-    assert [one.tickets for one in (first, second, third)] == [0, 1, 0]
+    assert [batch.tickets for batch in (first, second, third)] == [0, 1, 0]
     assert third.place is None
 
 
@@ -173,10 +173,10 @@ async def test_a_ticket_whose_blocker_was_pruned_can_be_reopened_and_runs(poller
     second = await done(pollers, blocked_on=[str(first.ticket_id)])
     assert (await prune(pollers.db.pool, most=1)).tickets == 1
 
-    await pollers.first.desk.decide("REOPEN", second.ticket_id, by="bob")
+    await pollers.first.service.decide("REOPEN", second.ticket_id, by="bob")
     await pollers.first.turn()
 
-    assert await code_of(pollers.first.desk.read(first.ticket_id)) == "gone_ticket"
+    assert await code_of(pollers.first.service.read(first.ticket_id)) == "gone_ticket"
     assert await pollers.status(second.ticket_id) == "IN_PROGRESS"
 
 

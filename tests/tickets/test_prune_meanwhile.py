@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from jobd.lifecycle.enqueue import IdempotencyKey
+from jobd.lifecycle.prune import delete_jobs
 from jobd.tickets.create_once import create_once
 from jobd.tickets.decide import decide
 from jobd.tickets.edit import edit
@@ -146,3 +147,17 @@ async def test_a_key_whose_ticket_is_gone_says_so_and_makes_no_other(empty_db: D
     assert again == "gone_ticket"
     assert await code_of(read_ticket(empty_db.pool, made.ticket_id)) == "gone_ticket"
     assert await empty_db.pool.fetchval("SELECT count(*) FROM tickets") == 0
+
+
+async def test_a_job_is_not_deleted_before_its_ticket_has_its_outcome(pollers: TicketPollers) -> None:
+    ticket = await pollers.scheduled()
+    await pollers.first.runner.run_once()
+    await pollers.finish(ticket.ticket_id)
+    job_id = await pollers.job_of(ticket.ticket_id)
+
+    early = await delete_jobs(pollers.db, [job_id])
+    await pollers.first.runner.run_once()
+    late = await delete_jobs(pollers.db, [job_id])
+
+    assert (early.jobs, late.jobs) == (0, 1)
+    assert (await pollers.trail(ticket.ticket_id)).output_bundles[0].outcome == "DONE"

@@ -37,16 +37,16 @@ END $$
 @contextlib.asynccontextmanager
 async def tailing(db: Database) -> AsyncIterator[tuple[TicketTailer, TicketService]]:
     wakeups = Wakeups()
-    desk = TicketService(db, lambda: CONFIG, wakeups)
-    tailer, handle = TicketTailer(desk, wakeups), Handle(lambda: None)
+    service = TicketService(db, lambda: CONFIG, wakeups)
+    tailer, handle = TicketTailer(service, wakeups), Handle(lambda: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tailer.run, handle)
-        yield tailer, desk
+        yield tailer, service
         handle.stop.set()
 
 
-async def told(reader: Follower[int], number: int) -> list[dict[str, Any]]:
-    """So many lines, as they come."""
+async def next_lines(reader: Follower[int], number: int) -> list[dict[str, Any]]:
+    """The next `number` lines, as they come."""
     text = b""
     with anyio.fail_after(WAIT_S):
         while text.count(b"\n\n") < number:
@@ -65,14 +65,14 @@ def versions(lines: list[dict[str, Any]]) -> list[int]:
 async def test_readers_get_what_comes_after_their_cursors(db: Database) -> None:
     ticket = await new_ticket(db)
     await churn(db, ticket.ticket_id, 4)
-    async with tailing(db) as (tailer, desk):
+    async with tailing(db) as (tailer, service):
         with tailer.following(ticket.ticket_id, 0) as first, tailer.following(ticket.ticket_id, 3) as second:
-            assert versions(await told(first, 5)) == [1, 2, 3, 4, 5]
-            assert versions(await told(second, 2)) == [4, 5]
+            assert versions(await next_lines(first, 5)) == [1, 2, 3, 4, 5]
+            assert versions(await next_lines(second, 2)) == [4, 5]
 
-            await desk.decide("APPROVE", ticket.ticket_id, by="bob")
+            await service.decide("APPROVE", ticket.ticket_id, by="bob")
 
-            assert [(await told(one, 1))[0]["data"]["status"] for one in (first, second)] == ["TODO", "TODO"]
+            assert [(await next_lines(one, 1))[0]["data"]["status"] for one in (first, second)] == ["TODO", "TODO"]
 
 
 async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> None:
@@ -82,19 +82,19 @@ async def test_what_another_node_did_is_found_without_a_wakeup(db: Database) -> 
         with tailer.following(ticket.ticket_id, ticket.version) as reader:
             await elsewhere.decide("REJECT", ticket.ticket_id, by="bob")
 
-            (line,) = await told(reader, 1)
+            (line,) = await next_lines(reader, 1)
 
     assert (line["type"], line["data"]["was"], line["data"]["status"]) == ("status", "NEW", "BLOCKED")
 
 
 async def test_lines_of_one_ticket_do_not_reach_readers_of_another(db: Database) -> None:
     ticket, other = await new_ticket(db), await new_ticket(db)
-    async with tailing(db) as (tailer, desk):
+    async with tailing(db) as (tailer, service):
         with tailer.following(ticket.ticket_id, 1) as reader, tailer.following(other.ticket_id, 1):
-            await desk.decide("REJECT", other.ticket_id, by="bob")
-            await desk.decide("APPROVE", ticket.ticket_id, by="bob")
+            await service.decide("REJECT", other.ticket_id, by="bob")
+            await service.decide("APPROVE", ticket.ticket_id, by="bob")
 
-            (line,) = await told(reader, 1)
+            (line,) = await next_lines(reader, 1)
 
     assert (line["ticket_id"], line["data"]["status"]) == (str(ticket.ticket_id), "TODO")
 
@@ -105,11 +105,11 @@ async def test_a_long_log_comes_whole_to_a_reader_that_was_passed_over(db: Datab
     await churn(db, ticket.ticket_id, number)
     async with tailing(db) as (tailer, _):
         with tailer.following(ticket.ticket_id, 0) as slow, tailer.following(ticket.ticket_id, 0) as quick:
-            assert versions(await told(quick, number + 1)) == list(range(1, number + 2))
+            assert versions(await next_lines(quick, number + 1)) == list(range(1, number + 2))
             assert not slow.has_room()
             assert slow.cursor <= number
 
-            assert versions(await told(slow, number + 1)) == list(range(1, number + 2))
+            assert versions(await next_lines(slow, number + 1)) == list(range(1, number + 2))
 
 
 async def test_a_reader_that_comes_while_logs_are_read_misses_nothing(db: Database) -> None:
@@ -130,11 +130,11 @@ async def test_a_reader_that_comes_while_logs_are_read_misses_nothing(db: Databa
         tailer = TicketTailer(SlowService(db, lambda: CONFIG, wakeups), wakeups)
         with tailer.following(ticket.ticket_id, 3) as early:
             await tailer.run_once([ticket.ticket_id])
-            assert versions(await told(early, 2)) == [4, 5]
+            assert versions(await next_lines(early, 2)) == [4, 5]
 
             await tailer.run_once([ticket.ticket_id])
 
-            assert versions(await told(late[0], 5)) == [1, 2, 3, 4, 5]
+            assert versions(await next_lines(late[0], 5)) == [1, 2, 3, 4, 5]
 
 
 async def test_the_end_of_the_service_ends_its_readers(db: Database) -> None:

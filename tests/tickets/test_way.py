@@ -144,14 +144,14 @@ async def test_a_job_that_a_client_canceled_fails_the_gate(pollers: TicketPoller
 
 async def test_no_step_of_the_clock_uses_up_a_budget(pollers: TicketPollers) -> None:
     ticket = await pollers.scheduled(budget_ms=600_000)
-    await pollers.db.clock.look()
+    await pollers.db.clock.check()
     await pollers.first.turn()
 
     try:
         for off_by_s in (TO_2056_S, TO_1970_S, 3600.0, 0.0):
             await set_clock(pollers.db.pool, off_by_s)
             await pollers.first.turn()  # before anybody has noticed
-            await pollers.db.clock.look()
+            await pollers.db.clock.check()
             await pollers.first.turn()
     finally:
         await set_clock(pollers.db.pool, 0.0)
@@ -182,7 +182,7 @@ async def test_a_sign_off_is_waited_for_without_a_claim_and_then_counts(pollers:
     waiting = (await pollers.trail(ticket.ticket_id)).ticket
     claims, again = await pollers.claims(), await pollers.first.gate.run_once()
 
-    signed = await pollers.first.desk.decide("SIGN_OFF", ticket.ticket_id, by="eve", why="nice")
+    signed = await pollers.first.service.decide("SIGN_OFF", ticket.ticket_id, by="eve", why="nice")
     await pollers.first.gate.run_once()
 
     trail = await pollers.trail(ticket.ticket_id)
@@ -191,14 +191,14 @@ async def test_a_sign_off_is_waited_for_without_a_claim_and_then_counts(pollers:
     assert trail.ticket.status == "DONE"
     assert [result.type for result in trail.run_records[0].gate_results] == ["minimum", "sign_off"]
     assert trail.decisions[-1].work_order_id == trail.workorders[0].work_order_id
-    assert await code_of(pollers.first.desk.decide("SIGN_OFF", ticket.ticket_id, by="eve")) == "no_sign_off"
+    assert await code_of(pollers.first.service.decide("SIGN_OFF", ticket.ticket_id, by="eve")) == "no_sign_off"
 
 
 async def test_a_refused_sign_off_fails_the_gate(pollers: TicketPollers) -> None:
     ticket = await pollers.executed(gates=[{"type": "sign_off"}])
     await pollers.first.gate.run_once()
 
-    await pollers.first.desk.decide("REFUSE", ticket.ticket_id, by="eve", why="ugly")
+    await pollers.first.service.decide("REFUSE", ticket.ticket_id, by="eve", why="ugly")
     await pollers.first.gate.run_once()
 
     trail = await pollers.trail(ticket.ticket_id)
@@ -219,7 +219,7 @@ async def test_a_ticket_waits_for_others_and_goes_on_by_itself(pollers: TicketPo
     second = await todo_ticket(pollers.db, blocked_on=[str(first.ticket_id)])
     await pollers.first.turn()
     blocked = await pollers.trail(second.ticket_id)
-    await pollers.first.desk.decide("APPROVE", first.ticket_id, by="bob")
+    await pollers.first.service.decide("APPROVE", first.ticket_id, by="bob")
     await pollers.first.turn()
     await pollers.finish(first.ticket_id)
     await pollers.first.turn()
@@ -240,7 +240,7 @@ async def test_a_rejected_ticket_waits_for_no_other_any_more(pollers: TicketPoll
     first = await new_ticket(pollers.db)
     second = await todo_ticket(pollers.db, blocked_on=[str(first.ticket_id)])
     await pollers.first.turn()
-    await pollers.first.desk.decide("REJECT", second.ticket_id, by="bob", why="not needed")
+    await pollers.first.service.decide("REJECT", second.ticket_id, by="bob", why="not needed")
     await pollers.db.pool.execute(
         "UPDATE tickets SET blocked_on = '{}', version = version + 1 WHERE status = 'BLOCKED'"
     )
@@ -253,7 +253,7 @@ async def test_a_rejected_ticket_waits_for_no_other_any_more(pollers: TicketPoll
 
 async def test_an_event_for_a_rejected_ticket_ends_without_a_work_order(pollers: TicketPollers) -> None:
     ticket = await pollers.ready()
-    await pollers.first.desk.decide("REJECT", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("REJECT", ticket.ticket_id, by="bob")
 
     await pollers.first.scheduler.run_once()
 
@@ -264,9 +264,9 @@ async def test_an_event_for_a_rejected_ticket_ends_without_a_work_order(pollers:
 
 async def test_an_event_of_an_earlier_time_starts_nothing(pollers: TicketPollers) -> None:
     ticket = await pollers.ready()
-    await pollers.first.desk.decide("REJECT", ticket.ticket_id, by="bob")
-    await pollers.first.desk.decide("UNBLOCK", ticket.ticket_id, by="bob")
-    await pollers.first.desk.decide("APPROVE", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("REJECT", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("UNBLOCK", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("APPROVE", ticket.ticket_id, by="bob")
     await pollers.first.readiness.run_once()
 
     await pollers.first.scheduler.run_once()
@@ -302,7 +302,7 @@ async def test_every_artifact_is_valid_against_its_published_schema(pollers: Tic
     gates = [{"type": "schema", "schema": {}}, {"type": "sign_off"}, {"type": "command", "name": "agree"}]
     ticket = await pollers.executed(gates=gates, acceptance_criteria=["a"])
     await pollers.first.gate.run_once()
-    await pollers.first.desk.decide("SIGN_OFF", ticket.ticket_id, by="eve")
+    await pollers.first.service.decide("SIGN_OFF", ticket.ticket_id, by="eve")
     await pollers.first.gate.run_once()
     trail: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(await pollers.trail(ticket.ticket_id)))
 
@@ -321,7 +321,7 @@ async def test_a_payload_without_places_reaches_the_job_as_it_was_written(poller
     await pollers.db.pool.execute(
         "UPDATE tickets SET payload = $2::text::jsonb, version = 2 WHERE ticket_id = $1", ticket.ticket_id, long
     )
-    await pollers.first.desk.decide("APPROVE", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("APPROVE", ticket.ticket_id, by="bob")
     await pollers.first.turn()
 
     payload = await pollers.db.pool.fetchval("SELECT payload::text FROM jobs")
@@ -332,7 +332,7 @@ async def test_a_payload_without_places_reaches_the_job_as_it_was_written(poller
 async def test_reopened_a_ticket_runs_again_from_the_beginning(pollers: TicketPollers) -> None:
     ticket = await pollers.executed()
     await pollers.first.gate.run_once()
-    await pollers.first.desk.decide("REOPEN", ticket.ticket_id, by="bob", why="more cats")
+    await pollers.first.service.decide("REOPEN", ticket.ticket_id, by="bob", why="more cats")
     await pollers.first.turn()
     await pollers.finish(ticket.ticket_id, "2")
     await pollers.first.turn()
@@ -344,13 +344,13 @@ async def test_reopened_a_ticket_runs_again_from_the_beginning(pollers: TicketPo
 
 def told_by_artifacts(trail: Trail) -> list[str]:
     """Where a ticket stood, one after the other, as far as the artifacts tell; the ticket itself is not asked."""
-    steps: list[tuple[datetime, str]] = [(one.decided_at, one.to_status) for one in trail.decisions]
+    steps: list[tuple[datetime, str]] = [(decision.decided_at, decision.to_status) for decision in trail.decisions]
     after = {"SCHEDULED": "IN_PROGRESS", "BLOCKED": "BLOCKED"}
     for event in trail.events:
         steps.append((event.created_at, "TODO"))
         if event.processed_at is not None and event.reason in after:
             steps.append((event.processed_at, after[event.reason]))
-    steps += [(one.created_at, one.ticket_status) for one in trail.run_records]
+    steps += [(run_record.created_at, run_record.ticket_status) for run_record in trail.run_records]
     statuses = ["NEW", *(status for _, status in sorted(steps))]
     return [status for n, status in enumerate(statuses) if n == 0 or status != statuses[n - 1]]
 
@@ -364,23 +364,23 @@ async def test_the_whole_history_can_be_told_from_the_artifacts_alone(pollers: T
         max_runs=2,
     )
     await pollers.first.turn()
-    await pollers.first.desk.decide("APPROVE", blocker.ticket_id, by="bob")
+    await pollers.first.service.decide("APPROVE", blocker.ticket_id, by="bob")
     await pollers.first.turn()
     await pollers.finish(blocker.ticket_id)
     for _ in range(3):
         await pollers.first.turn()
     for n in (1, 1, 2):
         if n == 2:
-            await pollers.first.desk.decide("UNBLOCK", ticket.ticket_id, by="bob")
+            await pollers.first.service.decide("UNBLOCK", ticket.ticket_id, by="bob")
             await pollers.first.turn()
         await pollers.finish(ticket.ticket_id, f'{{"n": {n}}}')
         await pollers.first.turn()
         await pollers.first.turn()
-    await pollers.first.desk.decide("REOPEN", ticket.ticket_id, by="bob")
-    await pollers.first.desk.decide("REJECT", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("REOPEN", ticket.ticket_id, by="bob")
+    await pollers.first.service.decide("REJECT", ticket.ticket_id, by="bob")
 
     trail = await pollers.trail(ticket.ticket_id)
-    lines = (await pollers.first.desk.log({ticket.ticket_id: 0}))[ticket.ticket_id]
+    lines = (await pollers.first.service.log({ticket.ticket_id: 0}))[ticket.ticket_id]
 
     by_log = [msgspec.json.decode(line.data)["status"] for line in lines if line.type in ("created", "status")]
     assert told_by_artifacts(trail) == by_log

@@ -12,9 +12,9 @@ from jobd.engine.engine import Engine
 from jobd.engine.results import Results
 from jobd.lifecycle.complete import complete
 from jobd.lifecycle.fail import fail
+from jobd.store.leader import OwnerNames
 from jobd.store.migrate import migrate
 from jobd.supervise.service import Handle
-from jobd.tickets.pollers.claims import OwnerNames
 from jobd.tickets.pollers.gate import GatePoller
 from jobd.tickets.pollers.readiness import ReadinessPoller
 from jobd.tickets.pollers.runner import RunnerPoller
@@ -44,7 +44,7 @@ class PollerNode:
             return config
 
         self.wakeups = Wakeups()
-        self.desk = TicketService(db, current, self.wakeups)
+        self.service = TicketService(db, current, self.wakeups)
         owners = OwnerNames(name)
         self.readiness = ReadinessPoller(db, current, self.wakeups)
         self.scheduler = SchedulerPoller(db, current, self.wakeups, owners)

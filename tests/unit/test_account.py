@@ -134,9 +134,9 @@ def test_first_start_of_root_makes_an_account_of_its_own(folder: Path) -> None:
 
 @needs_root
 def test_account_that_others_share_is_refused_with_the_remedy(folder: Path) -> None:
-    told = asked_with_another_etc(folder, read_only=True)
+    text = asked_with_another_etc(folder, read_only=True)
 
-    assert told.startswith("StartRefused root may not run Postgres and there is no user jobd for it; add it: useradd ")
+    assert text.startswith("StartRefused root may not run Postgres and there is no user jobd for it; add it: useradd ")
 
 
 @needs_root
@@ -144,7 +144,7 @@ def test_cluster_of_the_account_that_others_share_goes_on_with_a_warning(folder:
     (folder / "cluster").mkdir()
     os.chown(folder / "cluster", pwd.getpwnam("nobody").pw_uid, -1)
 
-    told = asked_with_another_etc(folder, read_only=True)
+    answer = asked_with_another_etc(folder, read_only=True)
 
-    assert told.startswith("nobody True True\n")
-    assert "other programs of that user can read" in told
+    assert answer.startswith("nobody True True\n")
+    assert "other programs of that user can read" in answer

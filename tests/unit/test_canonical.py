@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobd.errors import JobdError
-from jobd.wire.canonical import NotCanonical, canonical_json, spec_hash
+from jobd.wire.canonical import NotCanonical, _canonical_by_msgspec, canonical_json, spec_hash
 
 # Appendix B: the bits of a double, and its text
 NUMBERS = [
@@ -236,6 +236,55 @@ def test_two_integers_never_share_a_text(number: int) -> None:
         assert abs(number) > 2**53
     else:
         assert Decimal(text.decode()) == number
+
+
+#: As JSON, but with what msgspec and the canonical form write differently, or may come to.
+TRICKY = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-(10**17), 10**17)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.floats(-1e-3, 1e-3)
+    | st.decimals(0, 1000, places=3).map(float)
+    | st.integers(-320, 308).map(lambda power: float(f"1e{power}"))
+    | st.sampled_from([-0.0, 1.0, 1e15, 1e16, 1e21, 123456789012345.6, 1e-6, 1.5e-6, 9.5e-7, 1e-7, 2.0**60])
+    | st.text()
+    | st.text('\0\x1f\x7f\u2028\ud7ff\ue000\uffff\U0001f600 :,[]{}\\"e.0123456789-'),
+    lambda children: (
+        st.lists(children, max_size=5)
+        | st.dictionaries(st.text() | st.text("a\ud7ff\ue000\uffff\U00010000", max_size=2), children, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), TRICKY, max_size=5))
+def test_text_of_msgspec_is_taken_only_where_it_is_canonical(payload: dict[str, Any]) -> None:
+    value = {"payload": payload, "queue": "q", "task": "t"}
+
+    text = _canonical_by_msgspec(value)
+
+    assert text is None or text == canonical_json(value)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"text": "hällo 中", "temperature": 0.7, "n": [1, -2, 999_999_999_999_999], "deep": {"a": None, "B": True}},
+        {"at": "2026-11-18T01:00:00.25Z", "url": "http://localhost:7433/v1/jobs", "note": 'a "quote"\n'},
+        {},
+    ],
+)
+def test_text_of_msgspec_is_taken_for_usual_payloads(payload: dict[str, Any]) -> None:
+    assert _canonical_by_msgspec(payload) == canonical_json(payload)
+
+
+@pytest.mark.parametrize("payload", [{"a": "\ud800"}, {"a": {1: 2}}, {"a": 2**53 + 1}, {"a": 2**60}])
+def test_payload_without_canonical_text_has_no_spec_hash(payload: dict[str, Any]) -> None:
+    with pytest.raises(NotCanonical):
+        spec_hash("chat", "default", payload)
 
 
 def test_spec_hash_is_over_task_queue_and_payload() -> None:

@@ -19,7 +19,7 @@ DeadLetter  client job wire          an outcome of the machine, and the object o
 Event       client job wire          the object of the contract; in `wire` that of a ticket, which OpenAPI calls so
 HeldJob     lifecycle wire           a row, and the object of the contract made from it
 Job         client lifecycle
-JobSummary  lifecycle wire           a row, and the object of the contract made from it
+JobSummary  client lifecycle wire    a row, and the object of the contract made from it
 Lease       job leases
 Refused     client tickets
 Transition  job tickets

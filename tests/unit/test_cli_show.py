@@ -15,7 +15,8 @@ from msgspec import Raw
 from jobd.cli.lazy import COMPLETION, JOBS, TOKEN, Later
 from jobd.cli.payload import merged, read_values
 from jobd.cli.show import bar, event_line, indented, one_line, plain
-from jobd.cli.table import Column, ago, lasting, table_lines
+from jobd.cli.table import Column, ago, table_lines
+from jobd.cli.times import lasting
 from jobd.client import Event
 from tests.support.daemon import environment
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from jobd.client.http1 import HEAD_BYTES, BadReply, ReplyReader, TunnelReader, request_bytes
+from jobd.client.http1 import HEAD_BYTES, BadReply, ReplyReader, RequestWriter, TunnelReader
 from jobd.client.sansio import ApiRequest
 
 ALWAYS = {"Host": "h:1", "User-Agent": "jobd/1"}
+WRITER = RequestWriter("", ALWAYS)
 
 #: Name -> the answer, whether the connection ends after it, its status and body, whether another request may follow.
 ANSWERS: dict[str, tuple[bytes, bool, int, bytes, bool]] = {
@@ -117,24 +118,32 @@ def test_request_says_all_it_has_to() -> None:
         what="x", method="POST", path="/v1/jobs/ä b", query={"q": "a&b"}, body=b"{}", headers={"X": "y"}
     )
 
-    assert request_bytes(request, "/under", ALWAYS) == (
+    assert RequestWriter("/under", ALWAYS).write(request) == (
         b"POST /under/v1/jobs/%C3%A4%20b?q=a%26b HTTP/1.1\r\nContent-Type: application/json\r\nHost: h:1\r\n"
         b"User-Agent: jobd/1\r\nX: y\r\nContent-Length: 2\r\n\r\n{}"
     )
-    assert b"Content-Length: 0" in request_bytes(ApiRequest(what="x", method="POST", path="/"), "", ALWAYS)
-    assert b"Content-Length" not in request_bytes(ApiRequest(what="x", path="/"), "", ALWAYS)
+    assert b"Content-Length: 0" in WRITER.write(ApiRequest(what="x", method="POST", path="/"))
+    assert b"Content-Length" not in WRITER.write(ApiRequest(what="x", path="/"))
+
+
+def test_header_of_a_request_replaces_that_of_its_client() -> None:
+    own = {"User-Agent": "me", "Content-Type": "text/plain"}
+
+    assert WRITER.write(ApiRequest(what="x", method="POST", path="/", body=b"{}", headers=own)) == (
+        b"POST / HTTP/1.1\r\nContent-Type: text/plain\r\nHost: h:1\r\nUser-Agent: me\r\nContent-Length: 2\r\n\r\n{}"
+    )
+    with pytest.raises(ValueError, match="the header Authorization must be printable ASCII"):
+        RequestWriter("", {"Authorization": "a\nb"})
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\nb", "é", "\0"])
 def test_header_that_would_be_more_than_one_is_refused(value: str) -> None:
     with pytest.raises(ValueError, match="the header Idempotency-Key must be printable ASCII"):
-        request_bytes(ApiRequest(what="x", path="/", headers={"Idempotency-Key": value}), "", ALWAYS)
+        WRITER.write(ApiRequest(what="x", path="/", headers={"Idempotency-Key": value}))
 
 
 def test_line_break_in_a_path_stays_in_the_path() -> None:
-    assert request_bytes(ApiRequest(what="x", path="/a\r\nX: y"), "", ALWAYS).startswith(
-        b"GET /a%0D%0AX:%20y HTTP/1.1\r\n"
-    )
+    assert WRITER.write(ApiRequest(what="x", path="/a\r\nX: y")).startswith(b"GET /a%0D%0AX:%20y HTTP/1.1\r\n")
 
 
 def test_tunnel_is_open_once_the_proxy_has_said_so() -> None:

@@ -28,5 +28,5 @@ def test_a_method_is_the_same_call_in_both(name: str) -> None:
 
     assert sync.__wrapped__ is asynchronous.__wrapped__
     assert not inspect.iscoroutinefunction(sync)
-    is_stream = name in ("events", "ticket_events")
+    is_stream = name in ("events", "ticket_events", "response_events")
     assert inspect.iscoroutinefunction(asynchronous) is not is_stream

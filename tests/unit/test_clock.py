@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobd.errors import JobdError
+from jobd.serve import doctor
+from jobd.serve.doctor import Verdict
 from jobd.store.clock_eras import (
     EARLIEST,
     STEP_S,
@@ -11,12 +17,15 @@ from jobd.store.clock_eras import (
     Past,
     Watch,
     known_time,
-    look,
     may_reap,
+    observe,
     past,
     step_s,
     step_while_off,
 )
+
+if TYPE_CHECKING:
+    from jobd.config.model import Loaded
 
 PAUSE_S, TTL_S = 1.0, 10.0
 DAY_S = 86_400.0
@@ -28,9 +37,9 @@ ERA = Era(
 
 
 def regular_looks(seconds: int, start: Watch | None = None) -> Watch:
-    watch = start or look(None, mono=100.0, wall=5000.0, pause_s=PAUSE_S)
+    watch = start or observe(None, mono=100.0, wall=5000.0, pause_s=PAUSE_S)
     for _ in range(seconds):
-        watch = look(watch, mono=watch.mono + 1, wall=watch.wall + 1, pause_s=PAUSE_S)
+        watch = observe(watch, mono=watch.mono + 1, wall=watch.wall + 1, pause_s=PAUSE_S)
     return watch
 
 
@@ -45,7 +54,7 @@ def test_nothing_is_reaped_before_one_healthy_lease_time() -> None:
 def test_gap_between_looks_starts_the_wait_anew(mono: float, wall: float) -> None:
     before = regular_looks(20)
 
-    after = look(before, mono=before.mono + mono, wall=before.wall + wall, pause_s=PAUSE_S)
+    after = observe(before, mono=before.mono + mono, wall=before.wall + wall, pause_s=PAUSE_S)
 
     assert not may_reap(after, TTL_S)
     assert may_reap(regular_looks(10, after), TTL_S)
@@ -55,7 +64,7 @@ def test_gap_between_looks_starts_the_wait_anew(mono: float, wall: float) -> Non
 def test_step_of_the_clock_starts_the_wait_anew(step: float) -> None:
     before = regular_looks(20)
 
-    after = look(before, mono=before.mono + 1, wall=before.wall + 1 + step, pause_s=PAUSE_S)
+    after = observe(before, mono=before.mono + 1, wall=before.wall + 1 + step, pause_s=PAUSE_S)
 
     assert not may_reap(after, TTL_S)
 
@@ -64,7 +73,7 @@ def test_step_of_the_clock_starts_the_wait_anew(step: float) -> None:
 def test_slow_drift_and_jitter_are_no_step(jitters: list[float]) -> None:
     watch = regular_looks(20)
     for jitter in jitters:
-        watch = look(watch, mono=watch.mono + 1, wall=watch.wall + 1 + jitter, pause_s=PAUSE_S)
+        watch = observe(watch, mono=watch.mono + 1, wall=watch.wall + 1 + jitter, pause_s=PAUSE_S)
 
     assert may_reap(watch, TTL_S)
 
@@ -183,9 +192,9 @@ def test_nothing_is_past_that_ended_within_its_retention(
 
     found = past(eras, steady=steady, keep_s=keep_s)
 
-    for one in eras:
-        if one.steady_from <= ended <= one.steady_to:
-            assert not is_past(one.wall_from + ended - one.steady_from, found)
+    for present in eras:
+        if present.steady_from <= ended <= present.steady_to:
+            assert not is_past(present.wall_from + ended - present.steady_from, found)
 
 
 # The latest known time
@@ -209,3 +218,20 @@ def test_clock_that_is_decades_ahead_is_believed_only_after_a_day() -> None:
 
 def test_clock_that_was_in_1970_is_corrected_at_once() -> None:
     assert known_time(100.0, passed_s=60.0, wall=NOW, era_s=0.0) == NOW
+
+
+# What a person is told
+
+
+@pytest.mark.parametrize(("now", "verdict"), [(300.0, Verdict.WARN), (EARLIEST - 1, Verdict.WARN), (NOW, Verdict.OK)])
+async def test_doctor_says_that_the_clock_is_not_set(
+    monkeypatch: pytest.MonkeyPatch, now: float, verdict: Verdict
+) -> None:
+    def no_configuration() -> Loaded:
+        raise JobdError("this test is about the machine")
+
+    monkeypatch.setattr(time, "time", lambda: now)
+    findings = {finding.check: finding for finding in await doctor.examine(no_configuration)}
+
+    assert findings["clock"].verdict is verdict
+    assert ("time synchronisation" in findings["clock"].remedy) is (verdict is Verdict.WARN)

@@ -9,7 +9,19 @@ import msgspec
 import pytest
 
 from jobd.config.load import load
-from jobd.config.model import BUILTIN_TASKS, Auth, Config, Leases, Postgres, Queue, Retry, Task, Token, broken_rules
+from jobd.config.model import (
+    BUILTIN_TASKS,
+    Auth,
+    Board,
+    Config,
+    Leases,
+    Postgres,
+    Queue,
+    Retry,
+    Task,
+    Token,
+    broken_rules,
+)
 from jobd.config.options import Option, expectation, is_marked, options
 
 ROOT = Path(__file__).parents[2]
@@ -71,10 +83,20 @@ def test_consistent_config_breaks_no_rule(config: Config) -> None:
             Config(leases=Leases(ttl_s=60, heartbeat_s=20.5)),
             "leases.heartbeat_s must be at most a third of leases.ttl_s (got 20.5 and 60)",
         ),
+        (
+            Config(queues={"default": Queue(deliver="stream", mirror=False)}),
+            'queues.default.deliver is "stream", but queues.default.mirror is false: workers that read the stream need'
+            ' the hashes of its jobs; set mirror = true, or deliver = "auto" or "direct"',
+        ),
         (Config(retry=Retry(base_s=10, cap_s=9)), "retry.cap_s must be at least retry.base_s (got 9 and 10)"),
         (
             Config(auth=Auth(tokens=(token("a"), token("b"), token("a")))),
             "auth.tokens must have different names (got a more than once)",
+        ),
+        (
+            Config(auth=Auth(tokens=(Token(name="a", sha256="0" * 64, scopes=("client", "worker"), own_jobs=True),))),
+            "auth.tokens: own_jobs of a goes with the scopes client and read only (got client, worker): the other"
+            " scopes show jobs of others",
         ),
         (with_task(Task(run="mock", queue="gpu")), 'tasks.t.queue must be one of default (got "gpu")'),
         (
@@ -105,6 +127,14 @@ def test_consistent_config_breaks_no_rule(config: Config) -> None:
         (
             with_task(Task(run="python", handler="f:g", memory_mb=1)),
             'tasks.t.memory_mb is only for run = "command" and isolate = true (tasks.t.run is "python")',
+        ),
+        (
+            Config(queues={"default": Queue(slots=0)}, tasks={"t": Task(run="external", needs_memory_mb=1)}),
+            "tasks.t.needs_memory_mb does not go with external: only slots of jobd reserve memory",
+        ),
+        (
+            Config(board=Board(soft_c=80, hard_c=80)),
+            "board.hard_c must be higher than board.soft_c (got 80 and 80)",
         ),
         (
             with_task(Task(run="mock", retry_base_s=301)),
@@ -146,6 +176,7 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "drain_s",
         "auth.tokens",
         "retry.max_attempts",
+        "retry.max_interruptions",
         "retry.base_s",
         "retry.cap_s",
         "limits.payload_bytes",
@@ -159,8 +190,19 @@ def test_exactly_these_options_may_change_while_running() -> None:
         "retention.jobs_s",
         "retention.tickets_s",
         "retention.gone_s",
+        "retention.rollups_s",
         "retention.every_s",
         "tickets.four_eyes",
+        "openai.batch_keep_s",
+        "openai.batch_priority",
+        "openai.max_file_bytes",
+        "openai.reader_grace_s",
+        "openai.keep_alive_s",
+        "openai.max_model_wait_s",
+        "board.memory_floor_mb",
+        "board.soft_c",
+        "board.hard_c",
+        "board.hysteresis_c",
         "log.level",
     }
 

@@ -86,7 +86,7 @@ def test_public_form_is_json_without_secrets() -> None:
 
     assert CANARY not in text
     assert HASH not in text
-    shown = {"name": "ci", "sha256": "***", "scopes": ["client"], "queues": []}
+    shown = {"name": "ci", "sha256": "***", "scopes": ["client"], "queues": [], "own_jobs": False}
     assert public(SECRETIVE)["auth"] == {"tokens": [shown]}
     assert public(SECRETIVE)["tasks"]["b"]["argv"] == ["psql", "postgresql://u:***@h", "--password=***"]
 
@@ -114,6 +114,13 @@ def test_changes_come_in_order_and_say_whether_a_reload_takes_them() -> None:
         OptionChange("limits.max_queued", "100000", "5", True),
         OptionChange("queues.default.slots", "4", "1", False),
         OptionChange("queues.gpu.slots", "unset", "4", False),
+        OptionChange("queues.gpu.deliver", "unset", '"auto"', False),
+        OptionChange("queues.gpu.mirror", "unset", "true", False),
+        OptionChange("queues.gpu.key_running", "unset", "0", False),
+        OptionChange("queues.gpu.key_rate", "unset", "0", False),
+        OptionChange("queues.gpu.key_rate_s", "unset", "60", False),
+        OptionChange("queues.gpu.fair", "unset", "false", False),
+        OptionChange("queues.gpu.hot", "unset", "false", False),
         OptionChange("log.level", '"info"', '"debug"', True),
         OptionChange("log.format", '"auto"', '"json"', False),
     ]
@@ -133,7 +140,8 @@ def test_changed_secret_is_a_change_that_shows_no_secret() -> None:
     )
 
     assert change.reloadable
-    assert change.old == change.new == '[{"name": "ci", "sha256": "***", "scopes": ["client"], "queues": []}]'
+    shown = '[{"name": "ci", "sha256": "***", "scopes": ["client"], "queues": [], "own_jobs": false}]'
+    assert change.old == change.new == shown
 
 
 def test_unprintable_text_is_shown_escaped() -> None:

@@ -59,7 +59,7 @@ def test_gates_are_shown_and_compared(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[tickets.gates.lint]\n", "tickets.gates.lint.argv is missing; it must be a list with at least one entry"),
         ("[tickets.gates.lint]\nargv = []\n", "must be a list with at least one entry (got an empty list)"),
@@ -72,10 +72,10 @@ def test_gates_are_shown_and_compared(path: Path) -> None:
         ("[tickets]\nfour_eyes = 1\n", "tickets.four_eyes must be true or false (got 1)"),
     ],
 )
-def test_a_gate_that_makes_no_sense_is_refused_by_name(path: Path, text: str, told: str) -> None:
+def test_a_gate_that_makes_no_sense_is_refused_by_name(path: Path, text: str, expected: str) -> None:
     path.write_text(text)
 
     with pytest.raises(ConfigError) as refused:
         load(path, {}, {})
 
-    assert told in str(refused.value)
+    assert expected in str(refused.value)

@@ -23,9 +23,9 @@ def stats(queued: int = 0, running: int = 0, done: int = 0, queue: str = "defaul
 def rates(*samples: tuple[float, QueueStats]) -> DrainRates:
     clock = Clock()
     found = DrainRates(Database("postgresql://nowhere", 1), clock)
-    for at, one in samples:
+    for at, stats in samples:
         clock.now = 100.0 + at
-        found.add([one])
+        found.add([stats])
     return found
 
 

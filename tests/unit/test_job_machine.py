@@ -32,14 +32,23 @@ from jobd.job.model import (
 from jobd.job.retry import RetryPolicy
 from jobd.job.status import (
     FINAL_STATUSES,
-    MODEL_RUN_STATUS,
     AttemptOutcome,
     DeadLetterReason,
     JobStatus,
-    task_run_status,
-    worker_status,
 )
-from tests.support.job_model import Answer, Cancel, Claim, Command, Complete, Fail, Heartbeat, Reap, Release, apply
+from tests.support.job_model import (
+    Answer,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Fail,
+    Heartbeat,
+    Interrupt,
+    Reap,
+    Release,
+    apply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -418,6 +427,50 @@ def test_reap_of_a_job_that_moved_on_changes_nothing(job: JobView, now: float) -
     assert run(job, reap(FIRST), now) == (job, NotReapable())
 
 
+# Interrupt
+
+
+def on_a_node(**changes: object) -> JobView:
+    return replace(after(queued(), Claim(claim=FIRST, ttl_s=TTL, enqueue_id=None, of_node=True)), **changes)
+
+
+@pytest.mark.parametrize(("is_dead", "now"), [(True, NOW), (False, LATER)])
+def test_interrupt_requeues_a_job_and_gives_its_attempt_back(is_dead: bool, now: float) -> None:
+    job, given = run(on_a_node(), Interrupt(attempt_id="attempt-1", jitter=1.0, is_dead=is_dead), now)
+
+    assert given == Requeued(outcome=AttemptOutcome.INTERRUPTED, enqueue_id=2, run_after=now + 1)
+    assert (job.status, job.attempt_no, job.attempt_count, job.interruptions) == (JobStatus.QUEUED, 1, 0, 1)
+
+
+@pytest.mark.parametrize(("before", "dead_letters"), [(9, False), (10, True)])
+def test_interruption_after_the_last_that_is_allowed_dead_letters(before: int, dead_letters: bool) -> None:
+    given = answer(on_a_node(interruptions=before), Interrupt(attempt_id="attempt-1", jitter=0.0), LATER)
+
+    assert isinstance(given, DeadLettered) == dead_letters
+    assert not dead_letters or given == DeadLettered(
+        outcome=AttemptOutcome.INTERRUPTED, reason=DeadLetterReason.INTERRUPTIONS_EXHAUSTED
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "command"),
+    [
+        (on_a_node(), Interrupt(attempt_id="attempt-1", jitter=0.0)),
+        (on_a_node(), Interrupt(attempt_id="attempt-2", jitter=0.0, is_dead=True)),
+        (running(), Interrupt(attempt_id="attempt-1", jitter=0.0, is_dead=True)),
+        (DONE, Interrupt(attempt_id="attempt-1", jitter=0.0, is_dead=True)),
+    ],
+    ids=["lease not expired", "another attempt", "of a worker", "done"],
+)
+def test_interrupt_of_anything_else_changes_nothing(job: JobView, command: Interrupt) -> None:
+    assert run(job, command) == (job, NotReapable())
+
+
+def test_expired_lease_of_a_node_is_neither_taken_over_nor_charged() -> None:
+    assert answer(on_a_node(), claim(SECOND), LATER) == NotClaimable(NotClaimableReason.LEASED)
+    assert answer(on_a_node(), reap(FIRST), LATER) == NotReapable()
+
+
 # Redrive
 
 
@@ -432,7 +485,7 @@ def test_only_a_dead_letter_can_be_redriven(job: JobView) -> None:
     assert decide_redrive(job, "new", now=LATER) == NotDeadLettered(job.status)
 
 
-# The table, the page and the other vocabularies
+# The table and the page
 
 
 def test_no_transition_leaves_a_final_status() -> None:
@@ -443,22 +496,3 @@ def test_page_of_the_states_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs" / "job-states.md"
 
     assert page.read_text() == diagram.render(), "run: python -m jobd.job.diagram > docs/job-states.md"
-
-
-@pytest.mark.parametrize(
-    ("status", "attempt_count", "model_run", "task_run", "worker"),
-    [
-        (JobStatus.QUEUED, 0, "PENDING", "PENDING", "queued"),
-        (JobStatus.QUEUED, 1, "PENDING", "RETRYING", "requeued"),
-        (JobStatus.RUNNING, 1, "RUNNING", "RUNNING", "RUNNING"),
-        (JobStatus.DONE, 1, "SUCCEEDED", "SUCCESSFUL", "final"),
-        (JobStatus.ERROR, 3, "FAILED", "FAILED", "DLQ"),
-        (JobStatus.CANCELED, 0, None, "CANCELLED", None),
-    ],
-)
-def test_status_in_other_vocabularies(
-    status: JobStatus, attempt_count: int, model_run: str | None, task_run: str, worker: str | None
-) -> None:
-    assert MODEL_RUN_STATUS[status] == model_run
-    assert task_run_status(status, attempt_count) == task_run
-    assert worker_status(status, attempt_count) == worker

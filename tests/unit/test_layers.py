@@ -23,28 +23,38 @@ PURE = ("__future__", "collections.abc", "dataclasses", "enum", "msgspec", "typi
 TABLE = """
 job         ->
 host        ->
-config      -> job host
+occurrences ->
+config      -> job host occurrences
 wire        -> config
+openai      -> job config
 supervise   -> host
+board       -> config wire supervise
 store       -> host supervise
+files       -> host store
 lifecycle   -> job store
 engine      -> job host config supervise store lifecycle
 leases      -> job config supervise store lifecycle
-tasks       -> job host config wire lifecycle
+tasks       -> job host config wire openai lifecycle
+model_servers -> job host config wire supervise lifecycle tasks
 stream      -> job host config wire supervise store lifecycle engine tasks
+batches     -> config wire openai supervise store files lifecycle engine tasks
 auth        -> config wire supervise store
-dispatch    -> job config wire supervise store lifecycle engine leases tasks stream
+dispatch    -> job host config wire board openai supervise store lifecycle engine leases tasks stream
 tickets     -> job host config wire supervise store lifecycle engine leases tasks
+schedules   -> job occurrences config wire supervise store lifecycle engine auth tickets
 follow      -> job wire supervise store lifecycle stream tickets
 servers     -> host config supervise store stream
-maintenance -> host config supervise store lifecycle engine tickets
-http        -> job host config wire supervise store lifecycle engine tasks stream auth dispatch tickets follow
+maintenance -> host config supervise store lifecycle engine auth tickets files batches
+http        -> job host config wire board openai supervise store lifecycle engine tasks stream auth dispatch tickets schedules follow occurrences files batches model_servers
 client      -> job host config wire
 worker      -> job host config wire supervise lifecycle leases tasks stream dispatch client
-backup      -> host config supervise store lifecycle engine auth servers maintenance
-serve       -> host config supervise store engine leases tasks stream auth dispatch tickets follow servers maintenance http backup
+backup      -> host config supervise store lifecycle engine auth servers files
+serve       -> host occurrences config wire board supervise store lifecycle engine leases tasks stream auth dispatch tickets schedules follow servers maintenance http backup files batches model_servers
 bench       -> job host config wire store lifecycle tasks servers http client backup serve
-cli         -> host config wire store auth client worker backup serve bench
+testing     -> job host config wire store tasks servers client serve
+dev         -> host config supervise tasks
+chaos       -> host store tasks
+cli         -> host config wire supervise store auth client worker backup serve bench testing dev chaos
 """  # noqa: E501 - a table
 MAY_IMPORT = {line.split()[0]: set(line.split()[2:]) for line in TABLE.strip().splitlines()}
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import contextvars
 import io
 import json
 import logging
 import os
+import re
 import warnings
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -59,11 +61,43 @@ def test_fields_travel_as_extra_and_unknown_ones_stay_behind() -> None:
     stream = io.StringIO()
     logs.set_up("info", "json", stream=stream, environ={})
 
-    log.info("claimed", extra={"service": "slots", "job": 7, "attempt": "a-1", "node": "n", "payload": CANARY})
+    fields = {"service": "slots", "job_id": 7, "attempt": "a-1", "node": "n", "request_id": "r", "trace_id": "t"}
+    log.info("claimed", extra={**fields, "payload": CANARY})
 
     (line,) = json_lines(stream)
-    assert {name: line[name] for name in logs.FIELDS} == {"service": "slots", "job": "7", "attempt": "a-1", "node": "n"}
+    assert {name: line[name] for name in logs.FIELDS} == {**fields, "job_id": "7"}
     assert CANARY not in stream.getvalue()
+
+
+class SubjectOfATest:
+    log_fields: ClassVar = {"job_id": "7", "attempt": "2", "payload": CANARY}
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_lines_are_about_the_subject_of_their_task_unless_they_say_otherwise(form: str) -> None:
+    stream = io.StringIO()
+    logs.set_up("info", form, stream=stream, environ={})
+    of_the_job = contextvars.copy_context()
+    of_the_job.run(logs.SUBJECT.set, SubjectOfATest())
+
+    log.info("one")
+    of_the_job.run(log.info, "two")
+    of_the_job.run(log.info, "three", extra={"attempt": "3"})
+
+    fields = [re.findall(r"(job_id|attempt)\W+(\d)", line) for line in stream.getvalue().splitlines()]
+    assert fields == [[], [("job_id", "7"), ("attempt", "2")], [("job_id", "7"), ("attempt", "3")]]
+    assert CANARY not in stream.getvalue()
+
+
+def test_trace_of_a_job_is_its_trace_id() -> None:
+    traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+    assert logs.job_fields("j", 1, traceparent) == {
+        "job_id": "j",
+        "attempt": "1",
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    }
+    assert logs.job_fields("j") == {"job_id": "j"}
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -82,7 +116,7 @@ def test_field_stays_on_the_line_whatever_is_in_it(form: str) -> None:
     stream = io.StringIO()
     logs.set_up("info", form, stream=stream, environ={})
 
-    log.info("claimed", extra={"job": NASTY, "node": URL})
+    log.info("claimed", extra={"job_id": NASTY, "node": URL})
 
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
@@ -185,9 +219,9 @@ def test_text_line_ends_with_its_fields_but_not_the_service() -> None:
     stream = io.StringIO()
     logs.set_up("info", "text", stream=stream, environ={})
 
-    log.info("claimed", extra={"service": "slots", "job": "j-1", "attempt": 2})
+    log.info("claimed", extra={"service": "slots", "job_id": "j-1", "attempt": 2})
 
-    assert stream.getvalue().endswith(" info    claimed job=j-1 attempt=2\n")
+    assert stream.getvalue().endswith(" info    claimed job_id=j-1 attempt=2\n")
 
 
 def test_level_can_be_changed_while_running() -> None:

@@ -37,10 +37,22 @@ from jobd.job.model import (
 )
 from jobd.job.retry import RetryPolicy
 from jobd.job.status import FINAL_STATUSES, AttemptOutcome, JobStatus
-from tests.support.job_model import Answer, Cancel, Claim, Command, Complete, Fail, Heartbeat, Reap, Release, apply
+from tests.support.job_model import (
+    Answer,
+    Cancel,
+    Claim,
+    Command,
+    Complete,
+    Fail,
+    Heartbeat,
+    Interrupt,
+    Reap,
+    Release,
+    apply,
+)
 
 TTL = 60.0
-POLICY = RetryPolicy(base_s=1.0, cap_s=40.0)
+POLICY = RetryPolicy(base_s=1.0, cap_s=40.0, max_interruptions=1)
 SETTINGS = settings(
     max_examples=200,
     stateful_step_count=50,
@@ -65,7 +77,7 @@ Held = tuple[str, ClaimRef]
 Step = tuple[JobStatus | None, str, JobStatus]
 
 STEPS = {(row.source, row.event, row.target) for row in TRANSITIONS}
-EVENTS = "claim heartbeat complete complete_again fail release cancel reap redrive clock".split()
+EVENTS = "claim heartbeat complete complete_again fail release cancel reap interrupt cuts redrive clock".split()
 
 ENDS = (Completed, Requeued, DeadLettered, Canceled)
 CHANCE = st.floats(min_value=0, max_value=1)
@@ -82,6 +94,8 @@ class Entry:
         self.expires_at = 0.0
         self.attempts = 0
         self.charged = 0
+        self.interruptions = 0
+        self.of_node = False
 
 
 class History:
@@ -106,18 +120,30 @@ class History:
             assert new.redriven_from == name
             self.add(new, "redrive")
 
-    def claim(self, name: str, age: int | None) -> ClaimRef | None:
+    def claim(self, name: str, age: int | None, of_node: bool = False) -> ClaimRef | None:
         """Claims by a message of this age, or without one."""
         number = len(self.tokens)
         ref = ClaimRef(f"attempt-{number}", f"token-{number}")
         enqueue_id = None if age is None else self.views[name].enqueue_id - age
-        answer = self.do(name, Claim(claim=ref, ttl_s=TTL, enqueue_id=enqueue_id))
+        answer = self.do(name, Claim(claim=ref, ttl_s=TTL, enqueue_id=enqueue_id, of_node=of_node))
         if not isinstance(answer, Claimed):
             return None
         assert age is None or age == 0, "a stale message claimed"
         assert ref.lease_token not in self.tokens
         self.tokens.add(ref.lease_token)
         return ref
+
+    def cuts(self, name: str, is_canceled: bool) -> list[Held]:
+        """Node after node takes the job, and dies."""
+        held = []
+        for _ in range(POLICY.max_interruptions + 1):
+            self.now += TTL
+            if ref := self.claim(name, 0, of_node=True):
+                held.append((name, ref))
+                if is_canceled:
+                    self.do(name, Cancel())
+                self.do(name, Interrupt(attempt_id=ref.attempt_id, jitter=0.5, is_dead=True))
+        return held
 
     def complete_again(self, name: str, ref: ClaimRef) -> None:
         first = self.do(name, Complete(ref))
@@ -175,10 +201,17 @@ class History:
             assert entry.holder is not None, "a reaper ended an attempt that was over"
             assert command.attempt_id == entry.holder.attempt_id, "a reaper ended an attempt it had not seen"
             assert overdue, "a reaper ended a live attempt"
+            assert not entry.of_node, "an interruption was charged as an attempt"
+        if isinstance(command, Interrupt) and isinstance(answer, ENDS):
+            assert entry.of_node, "the attempt of a worker counted as an interruption"
+            assert entry.holder is not None, "a reaper ended an attempt that was over"
+            assert command.attempt_id == entry.holder.attempt_id, "a reaper ended an attempt it had not seen"
+            assert overdue or command.is_dead, "a reaper ended a live attempt"
         if isinstance(command, Claim) and isinstance(answer, ENDS):
             assert overdue
         if isinstance(answer, Claimed):
             assert entry.holder is None or overdue, "two leases on one job"
+            assert entry.holder is None or not entry.of_node, "a claim took over what a node held"
             assert answer.took_over == (entry.holder is not None)
 
     def check_numbers(self, before: JobView, after: JobView, answer: Answer, entry: Entry) -> None:
@@ -197,6 +230,8 @@ class History:
         if isinstance(answer, DeadLettered | Requeued):
             assert not before.cancel_requested
         used_up = before.attempt_count >= before.max_attempts
+        if isinstance(command, Interrupt):
+            used_up = before.interruptions >= POLICY.max_interruptions
         refused = isinstance(command, Fail) and not command.retryable
         if isinstance(answer, DeadLettered):
             assert used_up or refused
@@ -209,11 +244,15 @@ class History:
         if isinstance(answer, Claimed):
             entry.holder, entry.expires_at = answer.lease.claim, answer.lease.lease_expires_at
             entry.attempts, entry.charged = entry.attempts + 1, entry.charged + 1
+            entry.of_node = answer.lease.of_node
         elif isinstance(answer, Renewed):
             entry.expires_at = answer.lease.lease_expires_at
         elif isinstance(answer, ENDS):
             entry.holder = None
-            entry.charged -= isinstance(answer, Requeued) and answer.outcome is AttemptOutcome.RELEASED
+            outcome = None if isinstance(answer, Completed) else answer.outcome
+            entry.charged -= isinstance(answer, Requeued) and outcome is AttemptOutcome.RELEASED
+            entry.charged -= outcome is AttemptOutcome.INTERRUPTED
+            entry.interruptions += outcome is AttemptOutcome.INTERRUPTED
 
     def check_all(self) -> None:
         for name, job in self.views.items():
@@ -225,13 +264,16 @@ class History:
         assert (job.status is JobStatus.RUNNING) == (entry.holder is not None)
         assert job.attempt_no == entry.attempts
         assert job.attempt_count == entry.charged
+        assert job.interruptions == entry.interruptions
 
     def check_attempts(self, job: JobView) -> None:
         numbers = [attempt.number for attempt in job.closed] + ([job.attempt_no] if job.lease else [])
         assert numbers == list(range(1, job.attempt_no + 1))
         assert 0 <= job.attempt_count <= job.max_attempts
+        assert 0 <= job.interruptions <= POLICY.max_interruptions + 1
         if job.status is JobStatus.QUEUED:
             assert job.attempt_count < job.max_attempts, "queued, though no attempt is left"
+            assert job.interruptions <= POLICY.max_interruptions, "queued, though interrupted too often"
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -248,10 +290,10 @@ class AnyHistory(RuleBasedStateMachine):
         self.history.submit(max_attempts, delay_s)
 
     @precondition(lambda self: self.history.views)
-    @rule(target=claims, which=WHICH, age=st.sampled_from(AGES))
-    def claim(self, which: int, age: int | None) -> MultipleResults[Held] | Held:
+    @rule(target=claims, which=WHICH, age=st.sampled_from(AGES), of_node=st.booleans())
+    def claim(self, which: int, age: int | None, of_node: bool) -> MultipleResults[Held] | Held:
         name = self.history.pick(which)
-        ref = self.history.claim(name, age)
+        ref = self.history.claim(name, age, of_node)
         return (name, ref) if ref else multiple()
 
     @rule(held=claims)
@@ -270,9 +312,9 @@ class AnyHistory(RuleBasedStateMachine):
     def fail(self, held: Held, retryable: bool, jitter: float) -> None:
         self.history.do(held[0], Fail(claim=held[1], retryable=retryable, jitter=jitter))
 
-    @rule(held=claims)
-    def release(self, held: Held) -> None:
-        self.history.do(held[0], Release(held[1]))
+    @rule(held=claims, delay_s=st.sampled_from([0.0, 0.0, 30.0]))
+    def release(self, held: Held, delay_s: float) -> None:
+        self.history.do(held[0], Release(held[1], delay_s))
 
     @precondition(lambda self: self.history.views)
     @rule(which=WHICH)
@@ -290,6 +332,10 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(seen=sightings, jitter=CHANCE)
     def reap(self, seen: Held, jitter: float) -> None:
         self.history.do(seen[0], Reap(attempt_id=seen[1].attempt_id, jitter=jitter))
+
+    @rule(seen=sightings, jitter=CHANCE, is_dead=st.booleans())
+    def interrupt(self, seen: Held, jitter: float, is_dead: bool) -> None:
+        self.history.do(seen[0], Interrupt(attempt_id=seen[1].attempt_id, jitter=jitter, is_dead=is_dead))
 
     @precondition(lambda self: self.history.views)
     @rule(which=WHICH)
@@ -316,8 +362,10 @@ def wander(random: Random, steps: int) -> History:
         event = random.choice(EVENTS)
         if event == "claim" or ref is None:
             name = history.pick(random.randrange(100))
-            if claimed := history.claim(name, random.choice(AGES)):
+            if claimed := history.claim(name, random.choice(AGES), random.random() < 0.5):
                 claims.append((name, claimed))
+        elif event == "cuts":
+            claims += history.cuts(history.pick(random.randrange(100)), is_canceled=random.random() < 0.3)
         elif event == "clock":
             history.now += random.choice(CLOCK_STEPS_S)
         elif event == "redrive":
@@ -331,13 +379,15 @@ def wander(random: Random, steps: int) -> History:
 
 
 def command(event: str, ref: ClaimRef, random: Random) -> Command:
+    chance, jitter, other = random.random(), random.random(), random.random()
     commands: dict[str, Command] = {
         "heartbeat": Heartbeat(lease_token=ref.lease_token, ttl_s=TTL),
         "complete": Complete(ref),
-        "fail": Fail(claim=ref, retryable=random.random() < 0.7, jitter=random.random()),
-        "release": Release(ref),
+        "fail": Fail(claim=ref, retryable=chance < 0.7, jitter=jitter),
+        "release": Release(ref, 30.0 if chance < 0.3 else 0.0),
         "cancel": Cancel(),
-        "reap": Reap(attempt_id=ref.attempt_id, jitter=random.random()),
+        "reap": Reap(attempt_id=ref.attempt_id, jitter=other),
+        "interrupt": Interrupt(attempt_id=ref.attempt_id, jitter=other, is_dead=chance < 0.5),
     }
     return commands[event]
 
@@ -377,6 +427,13 @@ def test_a_reaper_that_does_not_look_again_is_found_out(monkeypatch: pytest.Monk
     monkeypatch.setattr(machine, "still_overdue", lambda _job, _attempt_id, _now: True)
 
     with pytest.raises(AssertionError, match=r"a final job changed|a reaper ended"):
+        drive(BROKEN)
+
+
+def test_a_machine_that_charges_interruptions_as_attempts_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "is_of_node", lambda _job: False)
+
+    with pytest.raises(AssertionError, match=r"charged as an attempt|what a node held"):
         drive(BROKEN)
 
 

@@ -26,6 +26,7 @@ from jobd.wire.json_check import (
     TooDeep,
     TooLarge,
     TooManyKeys,
+    check_items,
     check_json,
     check_payload,
 )
@@ -214,3 +215,28 @@ def test_nothing_but_bad_payload_is_ever_raised(raw: bytes) -> None:
         assert str(error)
     else:
         assert value == json.loads(raw)
+
+
+#: JSON texts as they may stand in an array: well-formed, and some of them refused all the same.
+ITEMS = VALUES.map(lambda value: json.dumps(value).encode()) | st.sampled_from(
+    [
+        *(b'{"a":1,"a":1}', b'{"a":1,"\\u0061":2}', b'{"a":"\\u0000"}', b'{"a":"\\\\u0000"}', b'{"a":"\\\\"}'),
+        *(b'{"a":"\\ud800"}', b'{"a":"\\u0022"}', b'{"a":"\\""}', b'{"\\"":1,"\\"":2}', b"1e400", b"1e-400"),
+        *(b"[" * 16 + b"]" * 16, b"[" * 32 + b"]" * 32, b"[" * 33 + b"]" * 33, b'"' + b"[" * 40 + b'"', b"1" * 400),
+        *(b'{"%b":1}' % (b"k" * 4_097), b'{"%b":1}' % (b"k" * 4_080), b'"e-00001"', b'"\xff"', b'{"a":"\xc3\xa9"}'),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(ITEMS, max_size=6))
+def test_items_looked_at_together_are_judged_as_each_alone(items: list[bytes]) -> None:
+    values = check_items(items)
+
+    assert values is None or values == [check_json(item, LIMIT) for item in items]
+
+
+def test_usual_items_need_no_second_look() -> None:
+    items = [b'{"task":"embed","payload":{"n":%d,"text":"a \\"quoted\\" word"}}' % n for n in range(100)]
+
+    assert check_items(items) == [json.loads(item) for item in items]

@@ -8,7 +8,7 @@ from importlib.resources import files
 from jobd.stream import keys
 from jobd.stream.scripts import script
 
-SCRIPTS = ("prelude", "trim", "project", "withdraw", "foreign", "forget_consumers")
+SCRIPTS = ("prelude", "trim", "project", "withdraw", "fence", "foreign", "forget_consumers", "copy_keys")
 
 
 def code_of(name: str) -> str:

@@ -252,7 +252,7 @@ async def test_walk_finds_every_file_of_ours_and_nothing_else(results: Results, 
     half.write_text("[")
     grow_old(tmp_path, refs[1])
 
-    found = {one.ref: one for one in results.walk()}
+    found = {entry.ref: entry for entry in results.walk()}
 
     assert found.keys() == {*refs, str(half.relative_to(tmp_path))}
     assert [str(found[ref].job_id) in ref for ref in refs] == [True] * 5

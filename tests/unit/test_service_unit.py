@@ -20,8 +20,8 @@ FINAL = {2, errors.WrongVersion.exit_code, errors.ServerMissing.exit_code, error
 
 def exit_codes(kind: type[JobdError] = JobdError) -> set[int]:
     """Of what can end `serve`: whatever else the run has imported, errors of commands that call a jobd cannot."""
-    inner = [one for one in kind.__subclasses__() if not one.__module__.startswith("jobd.client")]
-    return {kind.exit_code}.union(*(exit_codes(one) for one in inner))
+    inner = [subclass for subclass in kind.__subclasses__() if not subclass.__module__.startswith("jobd.client")]
+    return {kind.exit_code}.union(*(exit_codes(subclass) for subclass in inner))
 
 
 def test_watchdog_waits_until_the_guard_has_given_the_leases_up() -> None:

@@ -284,18 +284,18 @@ async def test_first_start_waits_for_what_is_not_needed_as_long_as_that_may_succ
 async def test_first_start_is_degraded_when_something_not_needed_cannot_start() -> None:
     needed, spare, behind = Scripted("needed"), Scripted("spare"), Scripted("behind")
     spare.failing = [OSError("cannot start")] * 100
-    told: list[str] = []
+    announced: list[str] = []
     supervisor = supervise(
         [spec(spare, needed=False), spec(behind, "behind", "spare", needed=False), spec(needed)],
         policy=RestartPolicy(free=0.0, base_s=60.0, cap_s=60.0),
-        on_ready=lambda: told.append("ready"),
+        on_ready=lambda: announced.append("ready"),
     )
 
     async with running(supervisor):
         await wait_until_async(supervisor.is_ready)
 
         assert supervisor.is_degraded()
-        assert told == ["ready"]
+        assert announced == ["ready"]
         assert behind.starts == 0
 
 

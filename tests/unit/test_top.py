@@ -45,7 +45,7 @@ def snapshot(
     degraded: bool = False,
 ) -> Snapshot:
     names = ("queued", "running", "done", "error", "canceled")
-    totals = Totals(**{name: sum(getattr(one, name) for one in queues) for name in names})
+    totals = Totals(**{name: sum(getattr(counters, name) for counters in queues) for name in names})
     stats = Stats(degraded=degraded, totals=totals, queues=list(queues), outbox_depth=0, outbox_age_s=None)
     who = Workers(workers=workers or [], total=len(workers or []), held=jobs or [])
     return Snapshot(at, stats, who, DeadLetters(letters or [], None))
@@ -53,8 +53,8 @@ def snapshot(
 
 def history(*snapshots: Snapshot) -> SnapshotHistory:
     made = SnapshotHistory("http://127.0.0.1:7433")
-    for one in snapshots:
-        made.add(one)
+    for reading in snapshots:
+        made.add(reading)
     return made
 
 
@@ -121,8 +121,8 @@ def test_state_is_told_in_the_second_line() -> None:
     back.add(snapshot(time.monotonic(), queue()))
 
     second = [
-        drawn(one).splitlines()[1].strip()
-        for one in (fresh, degraded, away, never, back, history(snapshot(now, queue())))
+        drawn(shown).splitlines()[1].strip()
+        for shown in (fresh, degraded, away, never, back, history(snapshot(now, queue())))
     ]
 
     assert [line.partition(":")[0].partition(" for")[0] for line in second] == [

@@ -68,8 +68,8 @@ def new(
       jobd ticket new code --title "Feed cats" --blocked-on 01890a5d-ac96-774b-bcce-b302099a8057 --max-runs 3
     """
     payload = merged(fields.pop("payload", Raw(b"{}")), values)
-    made = client.create_ticket(fields.pop("title"), task, payload, created_by=by, **fields)
-    click.echo(msgspec.json.encode(made) if as_json else str(made.ticket_id))
+    created = client.create_ticket(fields.pop("title"), task, payload, created_by=by, **fields)
+    click.echo(msgspec.json.encode(created) if as_json else str(created.ticket_id))
 
 
 @ticket.command("edit")
@@ -128,14 +128,14 @@ def list_tickets(
       jobd ticket list --created-by ann --json | jq -r .title
       jobd ticket list --status BLOCKED | cut -f 1 | xargs jobd ticket unblock --why "the disk is empty again"
     """
-    found = pages(client.tickets, "tickets", limit, status=status, task=task, created_by=created_by)
+    tickets = pages(client.tickets, "tickets", limit, status=status, task=task, created_by=created_by)
     if as_json:
-        show_json(found)
+        show_json(tickets)
         return
     when = ago if is_terminal() else moment
     rows = (
         (row.ticket_id, row.status, row.task, when(ms(row.created_at)), row.created_by, row.approved_by, row.title)
-        for row in found
+        for row in tickets
     )
     show_rows(TICKET_COLUMNS, rows, nothing="no such tickets" if status or task or created_by else "no tickets yet")
 
@@ -152,8 +152,8 @@ def show(client: Client, ticket_id: str, as_json: bool) -> None:
       jobd ticket show 01890a5d-ac96-774b-bcce-b302099a8057
       jobd ticket show 01890a5d-ac96-774b-bcce-b302099a8057 --json | jq -r .status
     """
-    found = client.ticket(ticket_id)
-    click.echo(msgspec.json.encode(found) if as_json else "\n".join(ticket_lines(found)))
+    answer = client.ticket(ticket_id)
+    click.echo(msgspec.json.encode(answer) if as_json else "\n".join(ticket_lines(answer)))
 
 
 @ticket.command("trail")
@@ -168,11 +168,11 @@ def trail(client: Client, ticket_id: str, as_json: bool) -> None:
       jobd ticket trail 01890a5d-ac96-774b-bcce-b302099a8057
       jobd ticket trail 01890a5d-ac96-774b-bcce-b302099a8057 --json | jq '.output_bundles[-1].output'
     """
-    found = client.trail(ticket_id)
+    answer = client.trail(ticket_id)
     if as_json:
-        click.echo(msgspec.json.encode(found))
+        click.echo(msgspec.json.encode(answer))
     else:
-        show_rows(TRAIL_COLUMNS, trail_rows(found), nothing="")
+        show_rows(TRAIL_COLUMNS, trail_rows(answer), nothing="")
 
 
 @ticket.command("watch")
@@ -201,9 +201,9 @@ def _until_rest(client: Client, ticket_id: str, as_json: bool) -> Ticket:
     for event in client.ticket_events(ticket_id):
         click.echo(msgspec.json.encode(event) if as_json else change_line(event), err=not as_json)
         if event.data["status"] in OUTCOMES:
-            found = client.ticket(ticket_id)
-            if found.version <= int(event.id):  # else that was long ago
-                return found
+            answer = client.ticket(ticket_id)
+            if answer.version <= int(event.id):  # else that was long ago
+                return answer
     raise AssertionError("events of a ticket do not end")
 
 

@@ -29,8 +29,8 @@ def _command(
 ) -> click.Command:
     """A command that decides about tickets in these statuses; `options` are those that other decisions do not have."""
 
-    def decide(client: Client, ticket_ids: Sequence[str], as_json: bool, **said: Any) -> None:
-        for_each(ticket_ids, lambda ticket_id: _print(verb(client)(ticket_id, **said), ticket_id, as_json))
+    def decide(client: Client, ticket_ids: Sequence[str], as_json: bool, **answers: Any) -> None:
+        for_each(ticket_ids, lambda ticket_id: _print(verb(client)(ticket_id, **answers), ticket_id, as_json))
 
     command: Callable[..., Any] = decide
     decorators: list[Callable[..., Any]] = [

@@ -66,14 +66,14 @@ def field_options(command: Callable[..., Any]) -> Callable[..., Any]:
         **rest: Any,
     ) -> None:
         names = ("title", "payload", "max_runs", "repo_ref", "base_branch")
-        said = {
+        given = {
             **{name: rest.pop(name) for name in names},
             "acceptance_criteria": list(criteria),
             "gates": gates,
             "blocked_on": list(blocked_on),
             "budget_ms": budget and round(budget * 1000),
         }
-        command(fields={name: value for name, value in said.items() if value not in (None, [])}, **rest)
+        command(fields={name: value for name, value in given.items() if value not in (None, [])}, **rest)
 
     for option in (
         click.option("--base-branch", metavar="NAME", help="What its branch starts from."),
@@ -112,10 +112,10 @@ def by_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
-def _known_by(context: click.Context, _: click.Parameter, said: str | None) -> str | None:
-    """None: the token says who it is."""
+def _known_by(context: click.Context, _: click.Parameter, name: str | None) -> str | None:
+    """The name for the option --by or its like; None: the server takes the name of the token."""
     has_token = context.params.get("token_file") or os.environ.get("JOBD_TOKEN")
-    return said or (None if has_token else _login_name())
+    return name or (None if has_token else _login_name())
 
 
 def _login_name() -> str:

@@ -1,7 +1,7 @@
 """`jobd top`: a live view of a jobd on the whole terminal.
 
-One task looks, one reads keys, one hears signals; each redraws. A jobd that is away is said to be so, and tried again
-for as long as anyone watches; one that refuses ends the command.
+One task polls jobd, one reads keys, one receives signals; each redraws. A jobd that is away is shown as such and tried
+again for as long as the command runs; one that refuses ends it.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
 @target_options
 def top(target: CliTarget, interval: float, once: bool) -> None:
     """Watch a jobd live: rates, queues, running jobs with their progress, workers, dead letters. q or Ctrl-C leaves.
+
+    The same in a browser: jobd open. For Prometheus: GET /metrics.
 
     \b
     Examples:

@@ -13,8 +13,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from jobd.cli.board import size
 from jobd.cli.show import bar, one_line
-from jobd.cli.table import ago, lasting
+from jobd.cli.table import ago
+from jobd.cli.times import lasting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 
     from jobd.cli.top.rates import Rates, Snapshot, SnapshotHistory
     from jobd.client import DeadLetter, HeldJob, QueueObject, Worker
+    from jobd.wire.board import BoardObject
 
 #: Columns of the terminal from which on the extra columns of each table are shown.
 WIDE = 110
 #: Lines above the tables.
-HEAD_LINES = 5
+HEAD_LINES = 6
 #: Width of a bar in columns.
 BAR_CELLS = 12
 #: Width of the first column of every table on a wide terminal, so that the columns align: that of a job id.
@@ -56,7 +59,7 @@ def frame(history: SnapshotHistory, width: int, height: int, interval_s: float |
     ]
     room = height - HEAD_LINES - sum(2 for _ in sections) + 1  # the last has no empty line behind it
     shares = shared_out(room, [max(1, len(section.rows)) for section in sections])
-    parts: list[RenderableType] = [*head, _totals(history, history.last), Text()]
+    parts: list[RenderableType] = [*head, _totals(history, history.last), _board(history.last.board, width), Text()]
     for section, share in zip(sections, shares, strict=True):
         parts += [_table(section, share, is_wide), Text()]
     return Group(*parts[:-1])
@@ -103,6 +106,24 @@ def _totals(history: SnapshotHistory, last: Snapshot) -> Text:
     came, ended, failed = _rate_texts(history.rates())
     text.append(f"\n in {came}/s   out {ended}/s   failed {failed}/s   untold commits {stats.outbox_depth}")
     return text
+
+
+def _board(board: BoardObject | None, width: int) -> Text:
+    """One line: the hottest zone, power, GPUs, memory, and what slows the board down."""
+    if board is None or board.taken_ts is None:
+        return Text(" board not measured", style="dim")
+    heat = board.heat
+    words = [] if heat.celsius is None else [f"{heat.zone} {heat.celsius:.0f} C"]
+    words += [f"{rail.watts:.1f} W" for rail in board.rails if rail.is_total][:1]
+    words += [f"{gpu.gpu} {gpu.load:.0%}" for gpu in board.gpus if gpu.load is not None]
+    if board.memory is not None:
+        memory = board.memory
+        words.append(f"{size(memory.available_bytes)} of {size(memory.total_bytes)} free")
+        words += [f"{size(memory.reserved_bytes)} reserved"] if memory.reserved_bytes else []
+    words += [f"heat {heat.level}"] if heat.level != "none" else []
+    words += [f"slowed down: {', '.join(board.throttled_by)}"] if board.throttled_by else []
+    style = "red" if heat.level == "hard" else "yellow" if heat.level == "soft" or board.throttled_by else ""
+    return Text(f" board {one_line('   '.join(words))}"[:width], style=style, no_wrap=True)
 
 
 def _rate_texts(rates: Rates | None) -> tuple[str, str, str]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from jobd import AsyncClient
     from jobd.client import ClientError, DeadLetters, QueueObject, Stats, Totals, Workers
+    from jobd.wire.board import BoardObject
 
 #: Most running jobs and dead letters that are asked for: more than fit on a screen.
 MOST = 50
@@ -26,6 +27,8 @@ class Snapshot(NamedTuple):
     stats: Stats
     workers: Workers
     letters: DeadLetters
+    #: None: a jobd that has no such call.
+    board: BoardObject | None = None
 
 
 class Rates(NamedTuple):
@@ -40,7 +43,16 @@ async def take_snapshot(client: AsyncClient) -> Snapshot:
     stats = await client.stats()
     workers = await client.workers(limit=MOST, held=MOST)
     letters = await client.dead_letters(limit=MOST)
-    return Snapshot(time.monotonic(), stats, workers, letters)
+    return Snapshot(time.monotonic(), stats, workers, letters, await _board(client))
+
+
+async def _board(client: AsyncClient) -> BoardObject | None:
+    from jobd.client import NotFound
+
+    try:
+        return await client.board()
+    except NotFound:
+        return None
 
 
 class SnapshotHistory:
@@ -86,8 +98,8 @@ class SnapshotHistory:
         return self._rates([snapshot.stats.totals for snapshot in self._snapshots])
 
     def queue_rates(self, name: str) -> Rates | None:
-        found = [{queue.name: queue for queue in snapshot.stats.queues}.get(name) for snapshot in self._snapshots]
-        return self._rates(found)
+        snapshots = [{queue.name: queue for queue in snapshot.stats.queues}.get(name) for snapshot in self._snapshots]
+        return self._rates(snapshots)
 
     def _rates(self, counters: Sequence[Totals | QueueObject | None]) -> Rates | None:
         if len(counters) < 2 or counters[0] is None or counters[-1] is None:

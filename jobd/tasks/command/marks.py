@@ -59,18 +59,18 @@ def marked(marks: set[int]) -> Iterator[int]:
 
 
 def kill_marked(marks: set[int]) -> int:
-    """SIGKILL to what is left of attempts whose jobd is gone; how many there were."""
-    found = set[int]()
+    """SIGKILL to the processes of attempts whose jobd is gone; returns their number."""
+    killed = set[int]()
     for _ in range(_ROUNDS):
         alive = [pid for pid in marked(marks) if not _is_zombie(pid)]
         if not alive:
             break
-        found.update(alive)
+        killed.update(alive)
         for pid in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_ROUND_S)
-    return len(found)
+    return len(killed)
 
 
 def _is_zombie(pid: int) -> bool:
@@ -81,7 +81,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def signal_if_marked(pid: int, mark: int, sig: signal.Signals) -> None:
-    """The descriptor is opened first: if the number passes to another process meanwhile, nobody gets the signal."""
+    """Signal through a pidfd that is opened before the check: if the pid is reused, nobody gets the signal."""
     pidfd = os.pidfd_open(pid)
     try:
         if _carries(pid, {mark}):
@@ -95,7 +95,7 @@ def _carries(pid: int, marks: set[int]) -> bool:
     if soft not in marks:
         return False
     # Only the soft limit: forked by the program before its hard limit was set, or by another thread of jobd while
-    # jobd carried the mark. The environment tells; a zombie has none, and nothing that jobd starts runs without one.
+    # jobd carried the mark. The environment decides; a zombie has none, and nothing that jobd starts runs without one.
     return hard == soft or _environment_allows(pid, soft)
 
 
@@ -110,12 +110,12 @@ def _limit_of(pid: int) -> tuple[int, int]:
 
 def _limit_in_file(pid: int) -> tuple[int, int]:
     try:
-        found = _FILE_LOCKS.search(Path(f"/proc/{pid}/limits").read_bytes())
+        match = _FILE_LOCKS.search(Path(f"/proc/{pid}/limits").read_bytes())
     except OSError:
         return 0, 0
-    if not found:
+    if not match:
         return 0, 0
-    return int(found[1]), resource.RLIM_INFINITY if found[2] == b"unlimited" else int(found[2])
+    return int(match[1]), resource.RLIM_INFINITY if match[2] == b"unlimited" else int(match[2])
 
 
 def _environment_allows(pid: int, mark: int) -> bool:

@@ -10,7 +10,7 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills() -> int:
-    """0 where the kernel does not tell."""
+    """The number of OOM kills so far; 0 where the kernel does not count them."""
     try:
         file = _own_file()
         return count_in(file.read_text()) if file else 0
@@ -19,8 +19,8 @@ def oom_kills() -> int:
 
 
 def count_in(text: str) -> int:
-    found = _COUNT.search(text)
-    return int(found[1]) if found else 0
+    match = _COUNT.search(text)
+    return int(match[1]) if match else 0
 
 
 def counting_file(cgroup: str, root: Path) -> Path | None:

@@ -144,7 +144,7 @@ class ResultOutput:
             self.feed(b"\n")
 
     def text(self) -> bytes:
-        """The end of it, at most as long as a result may be."""
+        """The end of the text, at most as long as a result may be."""
         whole = bytes(self._kept).strip()
         self.overflowed = self.overflowed or len(whole) > self.limit
         return whole[-self.limit :]
@@ -199,7 +199,7 @@ class LogLines:
 
 
 def printable(raw: bytes) -> str:
-    """Text that can do nothing to a terminal or a log: at most `LINE_BYTES` of it, controls and bad bytes shown."""
+    """At most `LINE_BYTES` of the text, safe for terminal and log: control characters and invalid bytes are escaped."""
     cut = "…" if len(raw) > LINE_BYTES else ""
     return raw[:LINE_BYTES].decode("utf-8", "replace").translate(_CONTROLS) + cut
 

@@ -43,7 +43,7 @@ def adopt_orphans() -> None:
 
 
 class Family:
-    """A program and all that came of it."""
+    """A program and all its descendants."""
 
     def __init__(self, popen: subprocess.Popen[bytes], mark: int, outputs: tuple[int, int]) -> None:
         self.pid = popen.pid
@@ -96,24 +96,24 @@ class Family:
         await anyio.wait_readable(self.pidfd)
 
     def living(self) -> list[int]:
-        """All that still run; the dead among them that are ours to bury are buried."""
+        """The processes that still run; ended ones that are children of jobd are reaped (waitpid)."""
         try:
-            found = list(marked({self.mark}))
-        except OSError:  # no descriptor left to look with: there may be some
+            pids = list(marked({self.mark}))
+        except OSError:  # no descriptor left to read /proc: there may be some
             return [self.pid]
-        return [pid for pid in found if not (self._has_ended() if pid == self.pid else _buried(pid))]
+        return [pid for pid in pids if not (self._has_ended() if pid == self.pid else _buried(pid))]
 
     async def end(self, grace_s: float) -> list[int]:
-        """SIGTERM, and SIGKILL to those that are still there after the grace; returns what not even that could end."""
+        """SIGTERM, and after the grace SIGKILL to those that are left; returns those that even SIGKILL did not end."""
         left = self.living()
         if left:
             self._signal(left, signal.SIGTERM)
-            self._signal(left, signal.SIGCONT)  # a stopped process hears the first only then
+            self._signal(left, signal.SIGCONT)  # a stopped process handles SIGTERM only after this
             left = await self._left_after(grace_s)
         give_up_at = time.monotonic() + DEATH_S
         while left and time.monotonic() < give_up_at:
             self._signal(left, signal.SIGKILL)
-            left = await self._left_after(_KILL_ROUND_S)  # short: what was forked meanwhile is next
+            left = await self._left_after(_KILL_ROUND_S)  # short: what was forked meanwhile is killed in the next round
         return left
 
     def kill(self, pids: Iterable[int]) -> None:
@@ -135,7 +135,7 @@ class Family:
         return left
 
     def _signal(self, pids: Iterable[int], sig: signal.Signals) -> None:
-        """Once to each: to the group as a whole, so that it cannot outrun it by forking, and to those that left it."""
+        """Signal the process group as a whole, so that forks cannot escape, and each process that left the group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, sig)
         for pid in pids:

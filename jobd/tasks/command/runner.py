@@ -10,8 +10,8 @@ attempt; even the last two, because a shell pipeline whose first half crashed lo
 `exec_failed`, which only a change of the configuration mends, and `result_too_large`, which would be as large again.
 
 Whatever the way out, `run` is left only when every process of the attempt is gone (see `processes`). The program's own
-end comes first: those that hold its output open after it get two seconds, then they are told to end. A jobd that is
-killed cannot do this; its systemd unit does, and the next start in the same data directory looks for what is left. A
+end comes first: those that hold its output open after it get two seconds, then SIGTERM. A jobd that is
+killed cannot do this; its systemd unit does, and the next start in the same data directory ends what is left. A
 jobd that stands still cannot either; then the `watchdog` kills what would outlive its lease.
 """
 
@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
+from jobd.host.logs import job_fields
 from jobd.host.process import EXHAUSTED, signal_name
 from jobd.tasks.command.marks import new_mark
 from jobd.tasks.command.oom import oom_kills
 from jobd.tasks.command.output import EventEmitter, LogLines, Pipe, ResultOutput, last_document, printable
 from jobd.tasks.command.processes import Family, adopt_orphans, tasks_of_user
 from jobd.tasks.command.workdir import ATTEMPTS, Workdir, clear_leftovers
-from jobd.tasks.runner import Runner, TaskFailed
+from jobd.tasks.runner import Runner, TaskFailed, trace_headers
 from jobd.tasks.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from jobd.config.model import Task
     from jobd.tasks.runner import Context
 
+#: Bytes of a megabyte, for memory_mb and max_output_mb.
 MB = 1 << 20
 #: Seconds that children may keep the output of the program open after it has ended.
 PIPES_S = 2.0
@@ -109,7 +111,7 @@ class CommandRunner(Runner):
 
 
 class _Attempt:
-    """What one program says and how it ends."""
+    """One run of the program: its output and its end."""
 
     def __init__(self, task: Task, context: Context, workdir: Workdir) -> None:
         self._context = context
@@ -123,6 +125,7 @@ class _Attempt:
 
     async def follow(self, family: Family) -> int:
         """Wait for the program to end by itself; leave nothing of it behind even if cancelled meanwhile."""
+        self._context.pid = family.pid
         stdout, stderr = family.outputs
         pipes = Pipe(stdout, self._results.feed), Pipe(stderr, self._log_lines.feed)
         code: int | None = None
@@ -149,13 +152,17 @@ class _Attempt:
             listening.cancel_scope.cancel()
 
     async def _end(self, family: Family, pipes: tuple[Pipe, Pipe]) -> int | None:
-        async with anyio.create_task_group() as listening:  # still: what blocks in a write cannot heed a signal
+        async with anyio.create_task_group() as listening:  # keep reading: a writer that blocks handles no signal
             for pipe in pipes:
                 listening.start_soon(pipe.drain)
             left = await family.end(self._kill_after_s)
             listening.cancel_scope.cancel()
         if left:
-            log.error("processes %s of a %s job hang in the kernel and cannot be ended", left, self._context.task)
+            context = self._context
+            fields = job_fields(context.job_id, context.attempt, context.traceparent)
+            log.error(
+                "processes %s of a %s job hang in the kernel and cannot be ended", left, context.task, extra=fields
+            )
         self._results.close()
         self._log_lines.close()
         self._emitter.log_dropped()
@@ -179,7 +186,7 @@ class _Attempt:
         return TaskFailed("killed", f"killed by {name}")
 
     def _note_result(self, code: int) -> None:
-        """A result that came with a failure is none, and may help to understand it."""
+        """Log the result of a failed program: it does not count, but may explain the failure."""
         written = self._workdir.read_result(self._limit) or self._results.text().rpartition(b"\n")[2]
         if written:
             self._context.log(f"not taken as a result, for its exit code {code}: {printable(written)}", "warning")
@@ -221,11 +228,12 @@ def environment(task: Task, context: Context, workdir: Workdir) -> dict[str, str
         "JOBD_ATTEMPT": str(context.attempt),
         "JOBD_DEADLINE_S": f"{context.left_s:.3f}",
         "JOBD_RESULT_FILE": str(workdir.result_file),
+        **{name.upper(): value for name, value in trace_headers(context).items()},
     }
 
 
 def limits(task: Task) -> dict[int, int]:
-    """For each process of the program; a limit that jobd has itself and that is lower stays."""
+    """The resource limits of each process of the program; a lower limit of jobd itself stays in force."""
     chosen = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_BYTES, resource.RLIMIT_NOFILE: OPEN_FILES}
     if task.memory_mb:
         chosen[resource.RLIMIT_AS] = task.memory_mb * MB
@@ -242,7 +250,7 @@ async def _bury_regularly(family: Family) -> None:
 
 @contextmanager
 def _file_of(content: bytes) -> Iterator[int]:
-    """A file in memory that can only be read; it is gone with the last who has it open."""
+    """A read-only file in memory (memfd), freed with its last open descriptor."""
     writing = os.memfd_create("payload", os.MFD_CLOEXEC)
     try:
         view = memoryview(content)

@@ -68,7 +68,7 @@ def clear_leftovers(root: Path) -> int:
 
 
 def _open_locked(path: Path) -> int | None:
-    """None if somebody has it."""
+    """The locked descriptor of the directory; None if another process holds the lock."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

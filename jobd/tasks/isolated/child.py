@@ -1,7 +1,7 @@
 """The handler's own process: imports the function once, then runs one job after the other in its main thread.
 
 It has two pipes to jobd (see `frames`) beside stdin, stdout and stderr, which belong to the handler; no program that
-the handler starts inherits them. A second thread reads what jobd asks for, so that a running job hears of its end.
+the handler starts inherits them. A second thread reads requests of jobd, so that a running job can be stopped.
 
 It never outlives jobd: the kernel kills it when jobd dies, whatever it is doing, and an end of file on its pipe ends
 it when it has nothing to do.
@@ -36,12 +36,12 @@ from jobd.tasks.isolated.frames import (
     HandlerRefused,
     Ready,
     Run,
+    decode_to_child,
     frame,
     framed,
-    read_asked,
 )
 from jobd.tasks.python import find_function, is_async, payload_type, schema_of, typed
-from jobd.tasks.runner import Context, TaskFailed
+from jobd.tasks.runner import Context, Snoozed, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -110,7 +110,7 @@ class HandlerChild:
         frames = Frames()
         while data := os.read(self._requests, _READ_BYTES):
             for body in frames.feed(data):
-                asked = read_asked(body)
+                asked = decode_to_child(body)
                 if isinstance(asked, Run):
                     self._job = _Job(asked, self._context(asked))
                     self._inbox.put(self._job)
@@ -126,6 +126,9 @@ class HandlerChild:
             max_attempts=run.max_attempts,
             timeout_s=run.left_s,
             emit=partial(self._emit, run.n),
+            traceparent=run.traceparent,
+            tracestate=run.tracestate,
+            inputs=run.inputs,
         )
 
     def _stop(self, n: int) -> None:
@@ -137,7 +140,7 @@ class HandlerChild:
             self._loop.call_soon_threadsafe(self._cancel, n)
 
     def _cancel(self, n: int) -> None:
-        """In the loop."""
+        """Cancel the running coroutine; called in the event loop."""
         if self._task is not None and self._job is not None and self._job.run.n == n:
             self._task.cancel()
 
@@ -189,7 +192,7 @@ class HandlerChild:
 
     def _write(self, data: bytes) -> None:
         if os.getpid() != self._pid:
-            return  # a fork of the handler's, which has no say here
+            return  # a fork of the handler's process must not write to jobd's pipe
         view = memoryview(data)
         with self._writing:
             while view:
@@ -224,4 +227,5 @@ def _failed(n: int, error: BaseException) -> Failed:
         message=printable(failed.message)[:_TEXT_CHARS],
         retryable=bool(failed.retryable),
         stack=printable(failed.stack)[-_TEXT_CHARS:],
+        snooze_s=failed.delay_s if isinstance(failed, Snoozed) else None,
     )

@@ -1,10 +1,10 @@
-"""What jobd and a handler's process say to each other: JSON messages over two pipes, each with its length before it.
+"""The messages between jobd and a handler's process: JSON over two pipes, each message after its length in bytes.
 
     to it      Run, Stop
     from it    Ready or HandlerRefused, once; then EmittedEvent and, for each Run, Done or Failed
 
 The bytes of a result follow their `Done` as a frame of their own, so that jobd hands them on and never reads them.
-Every message of a job carries its number: what an earlier job's thread still has to say is told from the present one's.
+Every message of a job carries the job's number, so that a late message from a thread of an earlier job is recognised.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import UUID
 
 import msgspec
+
+from jobd.job.inputs import Input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ _LENGTH = struct.Struct("!I")
 
 
 class BadFrame(Exception):
-    """What came is not of this protocol."""
+    """Bytes that are no message of this protocol."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
@@ -39,6 +41,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, tag="run"):
     #: Seconds until the attempt is stopped.
     left_s: float
     payload: dict[str, Any]
+    traceparent: str | None = None
+    tracestate: str | None = None
+    inputs: dict[str, Input] = {}
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
@@ -74,16 +79,18 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     message: str
     retryable: bool
     stack: str
+    #: The handler puts its job off for this number of seconds; None: it failed.
+    snooze_s: float | None = None
 
 
-Asked: TypeAlias = Run | Stop
-Said: TypeAlias = Ready | HandlerRefused | EmittedEvent | Done | Failed
+ToChild: TypeAlias = Run | Stop
+FromChild: TypeAlias = Ready | HandlerRefused | EmittedEvent | Done | Failed
 
-_asked: msgspec.json.Decoder[Asked] = msgspec.json.Decoder(Asked)
-_said: msgspec.json.Decoder[Said] = msgspec.json.Decoder(Said)
+_to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
+_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
 
 
-def frame(message: Asked | Said) -> bytes:
+def frame(message: ToChild | FromChild) -> bytes:
     return framed(msgspec.json.encode(message))
 
 
@@ -91,19 +98,19 @@ def framed(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def read_asked(body: bytes) -> Asked:
-    return _asked.decode(body)
+def decode_to_child(body: bytes) -> ToChild:
+    return _to_child.decode(body)
 
 
-def read_said(body: bytes) -> Said:
+def decode_from_child(body: bytes) -> FromChild:
     try:
-        return _said.decode(body)
+        return _from_child.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadFrame(str(error)) from None
 
 
 class Frames:
-    """Bytes as they come, handed on as the bodies of whole frames."""
+    """Splits a stream of bytes into the bodies of whole frames."""
 
     def __init__(self) -> None:
         self._kept = bytearray()

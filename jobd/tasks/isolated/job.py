@@ -1,4 +1,4 @@
-"""A job in a handler's process: asked for, listened to, stopped if need be, and what comes of it."""
+"""One job in a handler's process: sends it, takes its events and output, stops it, and returns its result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobd.tasks.command.oom import oom_kills
 from jobd.tasks.command.output import EventEmitter, LogLines
 from jobd.tasks.command.runner import MESSAGE_CHARACTERS
 from jobd.tasks.isolated.frames import BadFrame, EmittedEvent, Failed, Run, Stop, frame
-from jobd.tasks.runner import TaskFailed
+from jobd.tasks.runner import Snoozed, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ GRACE_S = 0.5
 
 
 async def run_job(process: HandlerProcess, payload: Mapping[str, Any], context: Context) -> Any:
-    """The result as JSON. Left with nothing of the job running, neither by an error nor by a cancellation."""
+    """Run the job and return its result as JSON. However this ends, nothing of the job runs any more afterwards."""
     await process.until(lambda: process.ready or process.refused or process.is_lost)
     if process.ready is None:
         raise await _why_not_ready(process)
@@ -51,7 +51,7 @@ async def run_job(process: HandlerProcess, payload: Mapping[str, Any], context: 
 
 
 async def _stop(process: HandlerProcess, job: IsolatedJob) -> None:
-    """It may end its job itself and stay warm; else it goes."""
+    """Ask the process to end its job; one that does not within `GRACE_S` is killed."""
     if job.is_asked:
         with anyio.move_on_after(GRACE_S):
             await process.write(frame(Stop(n=job.n)))
@@ -95,6 +95,9 @@ class IsolatedJob:
                 max_attempts=context.max_attempts,
                 left_s=context.left_s,
                 payload=dict(payload),
+                traceparent=context.traceparent,
+                tracestate=context.tracestate,
+                inputs=dict(context.inputs),
             )
         )
 
@@ -117,6 +120,8 @@ class IsolatedJob:
     def outcome(self) -> Any:
         if self.failed is not None:
             failed = self.failed
+            if failed.snooze_s is not None:
+                raise Snoozed(failed.snooze_s)
             raise TaskFailed(failed.code, failed.message, retryable=failed.retryable, stack=failed.stack)
         assert self.result is not None
         return msgspec.Raw(self.result)

@@ -1,11 +1,11 @@
-"""jobd's end of one handler's process (see `child`): started, listened to, given one job at a time, ended.
+"""jobd's end of one handler's process (see `child`): starts it, reads from it, gives it one job at a time, ends it.
 
-Once attached to the event loop it is heard all the time, also between jobs, so that what the handler's threads print
-never blocks them and an end is noticed at once. stdout and stderr are the log of the job that runs; between jobs nobody
-reads it.
+Once attached to the event loop its pipes are read all the time, also between jobs, so that threads of the handler never
+block in a write and the end of the process is noticed at once. stdout and stderr are the log of the running job;
+between jobs they are dropped.
 
-Its family, whatever programs the handler starts, is marked like that of a command and ended with it. So that even
-what survives a killed jobd is found by the next, the mark stands in the data directory (see `workdir`).
+The process and all programs that it starts carry a mark, as those of a command do, and are ended together. The mark is
+also kept in the data directory (see `workdir`), so that the next jobd finds processes that a killed jobd has left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,16 @@ from jobd.tasks.command.output import TAIL_BYTES, printable
 from jobd.tasks.command.processes import Family, pipe
 from jobd.tasks.command.runner import MB
 from jobd.tasks.command.workdir import Workdir
-from jobd.tasks.isolated.frames import BadFrame, Done, EmittedEvent, Failed, Frames, HandlerRefused, Ready, read_said
+from jobd.tasks.isolated.frames import (
+    BadFrame,
+    Done,
+    EmittedEvent,
+    Failed,
+    Frames,
+    HandlerRefused,
+    Ready,
+    decode_from_child,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +91,7 @@ class HandlerProcess:
 
     @classmethod
     def start(cls, task: str, handler: str, root: Path) -> HandlerProcess:
-        """Start it; it imports the handler by itself meanwhile. `OSError` says why it could not be started."""
+        """Start the process, which then imports the handler; raises OSError if it cannot be started."""
         mark = new_mark()
         workdir = Workdir(root, mark)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
@@ -106,7 +115,7 @@ class HandlerProcess:
     # -- hearing it --------------------------------------------------------------------------------------------------
 
     def hear_until_ready(self, within_s: float) -> None:
-        """Without a loop, before jobd has one to spare."""
+        """Wait until the handler is imported, without an event loop: at the start of jobd there is none yet."""
         deadline = time.monotonic() + within_s
         poll = select.poll()
         for fd, _ in self._hearing():
@@ -118,7 +127,7 @@ class HandlerProcess:
                     poll.unregister(fd)
 
     def attach(self) -> None:
-        """Hear it in the running loop from now on."""
+        """Read its pipes in the running event loop from now on."""
         if self._loop is None and not self.has_ended:
             self._loop = asyncio.get_running_loop()
             for fd, hear in self._hearing():
@@ -131,7 +140,7 @@ class HandlerProcess:
             (stdout, partial(self._hear_output, 0)),
             (stderr, partial(self._hear_output, 1)),
             (self._replies, self._hear_replies),
-            (self.family.pidfd, self._hear_end),  # last: what was said before the end has been heard by then
+            (self.family.pidfd, self._hear_end),  # last, so that what it wrote before its end is read first
         ]
 
     def _hear(self, fd: int, hear: Callable[[], bool]) -> None:
@@ -139,7 +148,7 @@ class HandlerProcess:
             self._loop.remove_reader(fd)
 
     def _hear_output(self, which: int) -> bool:
-        """Whether there may be more later; so do the others."""
+        """Read what is there; False at the end of the pipe. The other `_hear` methods return the same."""
         data = _read(self.family.outputs[which])
         if data and self.job is not None:
             self.job.lines[which].feed(data)
@@ -175,18 +184,18 @@ class HandlerProcess:
             job.result = body
             self._news.set()
             return
-        said = read_said(body)
-        if isinstance(said, (Ready, HandlerRefused)):
-            self.ready = said if isinstance(said, Ready) else None
-            self.refused = said.message if isinstance(said, HandlerRefused) else None
+        message = decode_from_child(body)
+        if isinstance(message, (Ready, HandlerRefused)):
+            self.ready = message if isinstance(message, Ready) else None
+            self.refused = message.message if isinstance(message, HandlerRefused) else None
             self._news.set()
-        elif job is None or said.n != job.n:
-            if isinstance(said, Done):
+        elif job is None or message.n != job.n:
+            if isinstance(message, Done):
                 raise BadFrame("an answer to a job that it does not run")
-        elif isinstance(said, EmittedEvent):
-            job.emit(said)
-        elif isinstance(said, Failed):
-            job.failed = said
+        elif isinstance(message, EmittedEvent):
+            job.emit(message)
+        elif isinstance(message, Failed):
+            job.failed = message
             self._news.set()
         else:
             job.is_done = True
@@ -198,25 +207,25 @@ class HandlerProcess:
             self.on_lost()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        """Wait until what is heard of it makes this true; nobody else may wait meanwhile."""
+        """Wait until this is true, checked after every read; only one task may wait at a time."""
         while not holds():
             self._news = anyio.Event()
             await self._news.wait()
 
     async def write(self, data: bytes) -> bool:
-        """Whether it went out whole; if not, the process is as good as gone."""
+        """Send a frame; False if it could not be sent whole: the process is lost then."""
         view = memoryview(data)
         while view and not self.is_lost and self._requests is not None:
             try:
                 view = view[os.write(self._requests, view) :]
             except BlockingIOError:
                 await anyio.wait_writable(self._requests)
-            except BrokenPipeError:  # it has ended, which is heard of in a moment
+            except BrokenPipeError:  # it has ended; its pidfd says so in a moment
                 return False
         return not view
 
     def hear_rest(self) -> None:
-        """What it has printed by now."""
+        """Read the output that it has written by now."""
         if not self.has_ended:
             for which, fd in enumerate(self.family.outputs):
                 for _ in range(LAST_READS):
@@ -237,14 +246,14 @@ class HandlerProcess:
         return int(pages) * resource.getpagesize() / MB
 
     def hang_up(self) -> None:
-        """It ends by itself now that nothing more can be asked of it."""
+        """Close the pipe to it, upon which an idle process ends by itself."""
         if self._requests is not None:
             os.close(self._requests)
             self._requests = None
             self._farewell_at = time.monotonic() + FAREWELL_S
 
     async def end(self, grace_s: float = 0.0) -> int | None:
-        """End it and all that came of it; its exit code."""
+        """End the process and all its descendants; returns its exit code."""
         self.hang_up()
         if self.is_collected:
             return self.exit_code
@@ -255,7 +264,7 @@ class HandlerProcess:
         return self._collect()
 
     def is_buried(self) -> bool:
-        """Whether nothing is left of one that was let go; helps if need be."""
+        """Whether nothing is left of a process that was hung up; kills it if it takes too long."""
         self.hang_up()
         living = [] if self.is_collected else self.family.living()
         if not living:
@@ -266,7 +275,7 @@ class HandlerProcess:
         return False
 
     def is_over(self) -> bool:
-        """Whether it cannot take a job; it may have ended this very moment."""
+        """Whether it cannot take a job any more, even if it ended only now."""
         return self.is_lost or _has_more(self.family.pidfd)
 
     @property
@@ -288,7 +297,7 @@ class HandlerProcess:
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there; empty at the end of it, None if there is nothing now."""
+    """The bytes that are there; empty at the end of the pipe, None if there are none now."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:

@@ -3,7 +3,7 @@
 What it has imported and loaded is kept. It may hold the interpreter's lock, crash or leak: no other job and no lease
 is touched. There is a process for each job that runs at once; they are made when they are first needed and kept.
 
-    a job must stop       it is told (`ctx.cancelled`; an `async def` is cancelled); a process that has not ended its
+    a job must stop       `ctx.cancelled` is set, and an `async def` is cancelled; a process that has not ended its
                           job `GRACE_S` later is killed with everything that it started
     a process crashes     its job fails, worth another attempt, and names the signal or the exit code
     jobd stands still     the `watchdog` kills the process of a job whose lease ends meanwhile
@@ -49,13 +49,16 @@ CLOSE_S = 1.0
 #: Seconds between two checks whether released processes have ended.
 SWEEP_S = 0.1
 #: Characters of the output that are quoted when the handler cannot be imported.
-SAID_CHARS = 300
+OUTPUT_CHARS = 300
 
 log = logging.getLogger(__name__)
 
 
 class IsolatedRunner(Runner):
-    def __init__(self, name: str, task: Task, data_dir: Path, watchdog: Watchdog | None = None) -> None:
+    def __init__(
+        self, name: str, task: Task, data_dir: Path, watchdog: Watchdog | None = None, *, clear: bool = True
+    ) -> None:
+        """`clear`: end what a killed jobd has left running, unless that was done already."""
         self._name = name
         self._watchdog = watchdog or Watchdog()
         self._task = task
@@ -68,7 +71,7 @@ class IsolatedRunner(Runner):
         self._is_closed = False
         self._schema: dict[str, Any] | None = None
         adopt_orphans()
-        if ended := clear_leftovers(self._root):
+        if clear and (ended := clear_leftovers(self._root)):
             log.warning("ended %d processes that a killed jobd had left running", ended)
         self._idle.append(self._first_process())
 
@@ -78,11 +81,15 @@ class IsolatedRunner(Runner):
 
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
         process = self._take()
+        context.pid = process.family.pid
         try:
             with self._watchdog.watching(process.family.mark, context.lease):
                 return await run_job(process, payload, context)
         finally:
             self._give_back(process)
+
+    def warm_pids(self) -> list[int]:
+        return [process.family.pid for process in reversed(self._idle)]
 
     async def close(self) -> None:
         self._is_closed = True
@@ -107,8 +114,8 @@ class IsolatedRunner(Runner):
         elif process.refused is not None or process.is_lost:
             code = _bury(process)
             why = f"its process ended before it was imported ({why_ended(code, oom).message})"
-            said = " ".join(process.early_lines().split())[:SAID_CHARS]
-            raise ConfigError(process.refused or f"{key}: {why}{said and '; it said: '}{said}")
+            output = " ".join(process.early_lines().split())[:OUTPUT_CHARS]
+            raise ConfigError(process.refused or f"{key}: {why}{output and '; it said: '}{output}")
         else:
             log.warning("%s is not imported after %g s; its jobs wait for it", key, IMPORT_S)
         return process

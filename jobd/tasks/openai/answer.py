@@ -1,8 +1,9 @@
 """The answer of a model server: what comes on the wire, and what becomes of it. Pure, but for the clock.
 
 A streamed answer comes as chunks, each with a `delta`; one that is not streamed has the same shape with a whole
-`message` in its place. Fields that servers add are ignored. Tool calls come in pieces too: the name first, then the
-text of the arguments, by `index`; some servers give every call the same index and a new id.
+`message` in its place, and the older interface without messages has `text`. Fields that servers add are ignored. Tool
+calls come in pieces too: the name first, then the text of the arguments, by `index`; some servers give every call the
+same index and a new id. What a chunk adds is handed on as pieces, which become events; see `jobd.openai.deltas`.
 
 Text is kept free of U+0000, which Postgres cannot store.
 """
@@ -10,14 +11,17 @@ Text is kept free of U+0000, which Postgres cannot store.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from jobd.openai.deltas import REASONING, TOKEN, TOOL_CALL
 from jobd.tasks.runner import TaskFailed
 
 #: Largest answer in characters, far above what a result may have: bounds the memory of an endless answer.
 MAX_ANSWER_CHARS = 16 * 1024 * 1024
+#: Most characters of one event. Its data has at most 16 KB, and no character takes more than 6 bytes there.
+MAX_PIECE_CHARS = 2000
 
 
 class _Wire(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +50,8 @@ class Delta(_Wire, frozen=True, kw_only=True):
 class Choice(_Wire, frozen=True, kw_only=True):
     delta: Delta | None = None
     message: Delta | None = None
+    #: Of the older interface, /v1/completions.
+    text: str | None = None
     finish_reason: str | None = None
 
 
@@ -69,9 +75,18 @@ class Embeddings(_Wire, frozen=True, kw_only=True):
     usage: dict[str, Any] | None = None
 
 
+class Piece(NamedTuple):
+    """What a chunk adds to the answer, as an event of the job."""
+
+    kind: str
+    data: dict[str, Any]
+
+
 class _Call:
-    def __init__(self, index: int | None) -> None:
+    def __init__(self, index: int | None, number: int) -> None:
         self.index = index
+        #: Its place among the calls of the answer.
+        self.number = number
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
@@ -98,41 +113,51 @@ class StreamedAnswer:
         self._asked_at = time.monotonic()
         self._first_at = self._last_at = 0.0
 
-    def add(self, chunk: CompletionChunk) -> str:
-        """The text that is new with it."""
+    def add(self, chunk: CompletionChunk) -> list[Piece]:
+        """What is new with it."""
         self._model = chunk.model or self._model
         self._usage = chunk.usage or self._usage
         if not chunk.choices:
-            return ""
+            return []
         choice = chunk.choices[0]
         if choice.finish_reason:
             self._finish_reason = choice.finish_reason
             self.is_whole = True
-        return self._take(choice.delta or choice.message or Delta())
+        return self._take(choice.delta or choice.message or Delta(content=choice.text))
 
-    def _take(self, delta: Delta) -> str:
+    def _take(self, delta: Delta) -> list[Piece]:
         text, reasoning = _clean(delta.content), _clean(delta.reasoning_content or delta.reasoning)
         calls = delta.tool_calls or []
         if text or reasoning or calls:
             self._count(len(text) + len(reasoning))
-        if text:
-            self._text.append(text)
+        pieces: list[Piece] = []
         if reasoning:
             self._reasoning.append(reasoning)
+            pieces += [Piece(REASONING, {"text": part}) for part in _parts(reasoning)]
+        if text:
+            self._text.append(text)
+            pieces += [Piece(TOKEN, {"text": part}) for part in _parts(text)]
         for call in calls:
-            self._take_call(call)
-        return text
+            pieces += self._take_call(call)
+        return pieces
 
-    def _take_call(self, delta: CallDelta) -> None:
+    def _take_call(self, delta: CallDelta) -> list[Piece]:
         call = next((call for call in reversed(self._calls) if call.index == delta.index), None)
-        if call is None or (delta.id and call.id and delta.id != call.id):
-            call = _Call(delta.index)
+        is_new = call is None or bool(delta.id and call.id and delta.id != call.id)
+        if call is None or is_new:
+            call = _Call(delta.index, len(self._calls))
             self._calls.append(call)
         function = delta.function or FunctionDelta()
         call.id = call.id or _clean(delta.id)
         call.name = call.name or _clean(function.name)
-        call.arguments.append(_clean(function.arguments))
-        self._grow(len(call.arguments[-1]) + 1)
+        arguments = _clean(function.arguments)
+        call.arguments.append(arguments)
+        self._grow(len(arguments) + 1)
+        first = {"id": call.id[:MAX_PIECE_CHARS], "name": call.name[:MAX_PIECE_CHARS]} if is_new else {}
+        pieces = [Piece(TOOL_CALL, {"index": call.number, "arguments": part}) for part in _parts(arguments)]
+        if is_new:
+            pieces.insert(0, Piece(TOOL_CALL, {"index": call.number, **first, "arguments": ""}))
+        return pieces
 
     def _count(self, chars: int) -> None:
         self._last_at = time.monotonic()
@@ -147,7 +172,7 @@ class StreamedAnswer:
             raise TaskFailed("upstream_error", message, retryable=False)
 
     def result(self) -> dict[str, Any]:
-        tokens = self._tokens()
+        tokens, first_token_s = self.tokens, self.first_token_s
         return {
             "text": "".join(self._text),
             "model": _clean(self._model),
@@ -156,13 +181,20 @@ class StreamedAnswer:
             **({"tool_calls": [call.as_json() for call in self._calls]} if self._calls else {}),
             **({"usage": self._usage} if self._usage else {}),
             "tokens": tokens,
-            "time_to_first_token_s": round(self._first_at - self._asked_at, 4) if self._pieces else None,
+            "time_to_first_token_s": None if first_token_s is None else round(first_token_s, 4),
             "tokens_per_s": self._rate(tokens),
         }
 
-    def _tokens(self) -> int:
+    @property
+    def tokens(self) -> int:
+        """Tokens that were generated so far."""
         count = (self._usage or {}).get("completion_tokens")
         return count if isinstance(count, int) and count >= 0 else self._pieces
+
+    @property
+    def first_token_s(self) -> float | None:
+        """Seconds from the request to the first token; None: none has come."""
+        return self._first_at - self._asked_at if self._pieces else None
 
     def _rate(self, tokens: int) -> float | None:
         """Of those after the first, whose time is mostly that of the prompt; None when they came at once."""
@@ -172,17 +204,21 @@ class StreamedAnswer:
 
 def vectors(answer: Embeddings, count: int, model: str) -> dict[str, Any]:
     """One for each text, in the order that they were sent in."""
-    found = [each.embedding for each in sorted(answer.data, key=lambda each: each.index)]
-    lengths = {len(vector) for vector in found}
-    if len(found) != count or len(lengths) != 1 or 0 in lengths:
-        sizes = f"{len(found)} vectors of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
+    embeddings = [each.embedding for each in sorted(answer.data, key=lambda each: each.index)]
+    lengths = {len(vector) for vector in embeddings}
+    if len(embeddings) != count or len(lengths) != 1 or 0 in lengths:
+        sizes = f"{len(embeddings)} vectors of {', '.join(map(str, sorted(lengths))) or 'no'} numbers"
         raise TaskFailed("upstream_error", f"the server answered {count} texts with {sizes}")
     return {
-        "embeddings": found,
+        "embeddings": embeddings,
         "model": _clean(answer.model or model),
         "dimensions": lengths.pop(),
         **({"usage": answer.usage} if answer.usage else {}),
     }
+
+
+def _parts(text: str) -> list[str]:
+    return [text[at : at + MAX_PIECE_CHARS] for at in range(0, len(text), MAX_PIECE_CHARS)]
 
 
 def _clean(text: str | None) -> str:

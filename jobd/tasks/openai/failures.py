@@ -2,7 +2,8 @@
 
     upstream_unreachable   yes   no connection, or it broke before an answer began
     timeout                yes   the deadline of the attempt passed in silence; the slot that runs it says the same
-    upstream_busy          yes   429 and 503: too many requests, or the model is still being loaded
+    upstream_busy          yes   429 and 503: too many requests, or the model is still being loaded. With `Retry-After`
+                                 the job is put off until then and not charged, for up to MOST_PUT_OFFS attempts
     upstream_error         yes   408, 409, the other 5xx, and answers that are not what the interface says
     upstream_cut           yes   the answer ended in the middle
     upstream_refused       no    any other status, with what the server says about it
@@ -16,11 +17,14 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 import httpx
 
 from jobd.host.masking import HIDDEN, masked_text
+from jobd.job.retry import SHORTEST_SNOOZE_S
 from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ if TYPE_CHECKING:
 MAX_MESSAGE_BYTES = 1024
 #: Longest header `Retry-After` that is read.
 MAX_RETRY_AFTER_CHARS = 40
+#: Longest time in seconds that a job is put off for `Retry-After`; a server that names a later time is asked then.
+MAX_RETRY_AFTER_S = 3600.0
+#: Number of the last attempt that is put off for `Retry-After`; from then on a busy server fails the attempt.
+MOST_PUT_OFFS = 100
 
 _KEY_LIKE = re.compile(r"(?i)\b(sk-|bearer\s+)[^\s\"',;)]+")
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -75,19 +83,36 @@ class UpstreamFailures:
         return TaskFailed("upstream_error", f"{self._server} sent more than {limit} bytes", retryable=False)
 
     def _safe(self, text: str) -> str:
-        """Masked before it is cut, or half a key could be left."""
+        """The text with secrets masked before it is cut: a cut could leave half a key unmasked."""
         text = text.replace(self._key, HIDDEN) if self._key else text
-        text = _UNPRINTABLE.sub(" ", _KEY_LIKE.sub(rf"\1{HIDDEN}", masked_text(text)))
-        return text.encode()[:MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
+        return _UNPRINTABLE.sub(" ", without_keys(text)).encode()[:MAX_MESSAGE_BYTES].decode("utf-8", "ignore")
+
+
+def without_keys(text: str) -> str:
+    """The text of a server without what looks like an API key or the password of a URL."""
+    return _KEY_LIKE.sub(rf"\1{HIDDEN}", masked_text(text))
+
+
+def put_off_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds that `Retry-After` asks for, within bounds; None: the header is missing or says nothing."""
+    text = headers.get("retry-after", "").strip()[:MAX_RETRY_AFTER_CHARS]
+    if text.isascii() and text.isdigit():
+        seconds = float(text)
+    else:
+        try:
+            seconds = (parsedate_to_datetime(text) - datetime.now(timezone.utc)).total_seconds()
+        except (TypeError, ValueError, OverflowError):  # no date, or one without a zone
+            return None
+    return min(max(seconds, SHORTEST_SNOOZE_S), MAX_RETRY_AFTER_S)
 
 
 def error_text(body: bytes, reason: str) -> str:
     """What the body of a bad answer says; one that says nothing leaves the reason phrase of its status."""
     try:
-        found = json.loads(body)
+        answer = json.loads(body)
     except ValueError:
         return body.decode("utf-8", "replace").strip() or reason
-    return _message_in(found.get("error", found) if isinstance(found, dict) else found)
+    return _message_in(answer.get("error", answer) if isinstance(answer, dict) else answer)
 
 
 def _message_in(error: object) -> str:

@@ -6,6 +6,9 @@
                                                                     one message: the documents, then the question
     {"input": "…"} or {"input": ["…", …]} or {"text": "…"}          for the task `embed`
 
+    {"model": "…", "messages": […], …, "jobd": {"endpoint": …}}     a call of jobd's own OpenAI interface, which has
+                                                                    checked it: all its fields are passed on
+
 All but the first may have a `system` message of their own, in place of the task's. Every form may name a `model`; the
 fields of `ModelSettings` are passed on as they are. Anything else is refused by name: a setting that is silently left
 out would be believed. Values are checked for their type only, since what a model can do is for its server to say; but
@@ -19,17 +22,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from jobd.openai.envelope import ENVELOPE, envelope_in, fields_in
 from jobd.tasks.runner import TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobd.config.model import Task
+    from jobd.openai.envelope import ServerPath
 
 #: Where the documents of a question go; each is numbered, so that an answer can say which it used.
 GROUNDED = "Answer the question from these documents. If they do not hold the answer, say so."
 #: Roles of messages that instruct the model.
 SYSTEM_ROLES = frozenset({"system", "developer"})
+#: Every answer is streamed. Without the option vLLM and OpenAI do not report how many tokens there were.
+STREAMED: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 #: Characters of a validation error that are shown; it may quote a long field name.
 MAX_MESSAGE_CHARS = 500
@@ -101,8 +108,20 @@ class EmbedPayload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     user: str | UnsetType = UNSET
 
 
+def server_path(payload: Mapping[str, Any], *, is_embed: bool) -> ServerPath:
+    """Where the server is asked: what the call says, or else what the task is for."""
+    envelope = envelope_in(payload)
+    if envelope is not None:
+        return envelope.endpoint
+    if ENVELOPE in payload:
+        raise _invalid(f"payload.{ENVELOPE} is not what jobd's OpenAI interface writes there; leave it out")
+    return "embeddings" if is_embed else "chat/completions"
+
+
 def chat_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """Raises TaskFailed for a payload that asks for nothing, for two things, or for something unknown."""
+    if ENVELOPE in payload:
+        return {**_passed_on(payload, task), **STREAMED}
     asked = _read(payload, ChatPayload)
     form = _only_one(payload, ("messages", "prompt", "text", "question"))
     if form != "question" and "documents" in payload:
@@ -113,14 +132,14 @@ def chat_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
         **{name: payload[name] for name in ModelSettings.__struct_fields__ if name in payload},
         **_model(asked.model, task),
         "messages": _messages(payload, form, asked, task),
-        "stream": True,
-        # Without it vLLM and OpenAI do not tell how many tokens there were.
-        "stream_options": {"include_usage": True},
+        **STREAMED,
     }
 
 
 def embed_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
     """`input` is always a list, so that one vector comes back for each of it."""
+    if ENVELOPE in payload:
+        return _passed_on(payload, task)
     asked = _read(payload, EmbedPayload)
     wanted = payload[_only_one(payload, ("input", "text"))]
     return {
@@ -128,6 +147,22 @@ def embed_body(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
         **_model(asked.model, task),
         "input": [wanted] if isinstance(wanted, str) else wanted,
     }
+
+
+def _passed_on(payload: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """A call as it came, with the task's model and system message where it has none."""
+    fields = fields_in(payload)
+    if task.model:
+        fields.setdefault("model", task.model)
+    messages = fields.get("messages")
+    if task.system and isinstance(messages, list):
+        fields["messages"] = _with_system(messages, task)
+    return fields
+
+
+def _with_system(messages: list[Mapping[str, Any]], task: Task) -> list[Mapping[str, Any]]:
+    has_system = any(isinstance(message, dict) and message.get("role") in SYSTEM_ROLES for message in messages)
+    return messages if has_system else [*_system_message(task.system), *messages]
 
 
 def _read(payload: Mapping[str, Any], type_: type[_T]) -> _T:
@@ -141,8 +176,8 @@ def _read(payload: Mapping[str, Any], type_: type[_T]) -> _T:
 def _only_one(payload: Mapping[str, Any], forms: Sequence[str]) -> str:
     given = [form for form in forms if form in payload]
     if len(given) != 1:
-        found = " and ".join(given) or "none of them"
-        raise _invalid(f"payload must have one of {', '.join(forms)} (got {found})")
+        got = " and ".join(given) or "none of them"
+        raise _invalid(f"payload must have one of {', '.join(forms)} (got {got})")
     return given[0]
 
 
@@ -154,9 +189,7 @@ def _model(asked: str | UnsetType, task: Task) -> dict[str, str]:
 
 def _messages(payload: Mapping[str, Any], form: str, asked: ChatPayload, task: Task) -> list[Mapping[str, Any]]:
     if form == "messages":
-        messages = list(payload["messages"])
-        has_system = any(message["role"] in SYSTEM_ROLES for message in messages)
-        return messages if has_system else [*_system_message(task.system), *messages]
+        return _with_system(list(payload["messages"]), task)
     content = _grounded(asked) if form == "question" else payload[form]
     system = task.system if asked.system is UNSET else asked.system
     return [*_system_message(system), {"role": "user", "content": content}]

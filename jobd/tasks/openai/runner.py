@@ -1,7 +1,8 @@
 """Jobs that a model server answers: llama.cpp, Ollama, vLLM or anything else that speaks OpenAI's HTTP interface.
 
-The task called `embed` asks for vectors, every other one for text, which is streamed: each piece becomes a `token`
-event as it comes. Payloads are read in `openai_payload`, answers gathered in `openai_answer`, and `openai_failures`
+The task called `embed` asks for vectors, every other one for text, which is streamed: each piece becomes an event as
+it comes, `token` for text, `reasoning` for thoughts and `tool_call` for pieces of tool calls. A call of jobd's own
+OpenAI interface says itself where it goes. Payloads are read in `payload`, answers gathered in `answer`, and `failures`
 lists what may go wrong.
 
 One attempt is one request. Nothing is sent again here: whether another attempt is made, and when, is decided where it
@@ -27,10 +28,12 @@ import msgspec
 
 from jobd import __version__
 from jobd.errors import ConfigError
+from jobd.openai.embedding_request import input_count
 from jobd.tasks.openai.answer import CompletionChunk, Embeddings, StreamedAnswer, vectors
-from jobd.tasks.openai.failures import UpstreamFailures, error_text
-from jobd.tasks.openai.payload import chat_body, embed_body
-from jobd.tasks.runner import Runner, TaskFailed
+from jobd.tasks.openai.failures import MOST_PUT_OFFS, UpstreamFailures, error_text, put_off_s
+from jobd.tasks.openai.model_counts import ModelCounts
+from jobd.tasks.openai.payload import chat_body, embed_body, server_path
+from jobd.tasks.runner import Runner, Snoozed, TaskFailed, trace_headers
 from jobd.wire.sse import SseParser
 
 if TYPE_CHECKING:
@@ -49,17 +52,19 @@ LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepal
 END_MARK = "[DONE]"
 #: Seconds that a connection may take after the end of a stream to be ready for the next job.
 END_S = 0.5
-#: Largest sizes in bytes: of one event of a stream, of an answer that is not streamed, of an error that is read.
+#: Largest event of a stream in bytes.
 MAX_EVENT_BYTES = 1024 * 1024
+#: Largest answer that is not streamed, in bytes.
 MAX_BODY_BYTES = 64 * 1024 * 1024
+#: Bytes of an error answer that are read.
 MAX_ERROR_BYTES = 64 * 1024
-#: An event of a job carries at most 16 KB; no character takes more than 6 bytes there.
-MAX_TOKEN_CHARS = 2000
 
 _T = TypeVar("_T")
 
 
 class OpenAIRunner(Runner):
+    model_counts: ModelCounts
+
     def __init__(self, task: Task) -> None:
         self._task = task
         try:
@@ -69,28 +74,33 @@ class OpenAIRunner(Runner):
         self._server = f"{url.scheme}://{url.netloc.decode()}"  # without the password that the URL may hold
         self._key = os.environ.get(task.api_key_env, "").strip() if task.api_key_env else ""
         self._failures = UpstreamFailures(self._server, self._key)
-        self._http = _client(url)
+        self._http = server_client(url)
+        self.model_counts = ModelCounts(task.model)
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def run(self, payload: Mapping[str, Any], context: Context) -> Any:
-        return await (self._embed if context.task == EMBED else self._chat)(payload, context)
+        path = server_path(payload, is_embed=context.task == EMBED)
+        return await (self._embed(payload, context) if path == "embeddings" else self._chat(path, payload, context))
 
     async def _embed(self, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
         body = embed_body(payload, self._task)
         async with self._asked("embeddings", body, context) as response:
-            found = self._decoded(await self._whole(response), Embeddings)
-        return vectors(found, len(body["input"]), body.get("model", ""))
+            embeddings = self._decoded(await self._whole(response), Embeddings)
+        return vectors(embeddings, input_count(body.get("input")), body.get("model", ""))
 
-    async def _chat(self, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    async def _chat(self, path: str, payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
         body = chat_body(payload, self._task)
         answer = StreamedAnswer(body.get("model", ""))
-        async with self._asked("chat/completions", body, context) as response:
-            if _is_json(response):  # from a server that does not stream
-                self._add(answer, await self._whole(response), context)
-            else:
-                await self._follow(response, answer, context)
+        try:
+            async with self._asked(path, body, context) as response:
+                if _is_json(response):  # from a server that does not stream
+                    self._add(answer, await self._whole(response), context)
+                else:
+                    await self._follow(response, answer, context)
+        finally:
+            self.model_counts.add(body.get("model", ""), answer)
         if not answer.is_whole:
             raise self._failures.no_end()
         return answer.result()
@@ -98,7 +108,7 @@ class OpenAIRunner(Runner):
     @contextlib.asynccontextmanager
     async def _asked(self, path: str, body: Mapping[str, Any], context: Context) -> AsyncIterator[httpx.Response]:
         """The good answer to a request, to be read within; failures raise TaskFailed."""
-        headers, left_s = self._authorization(), context.left_s
+        headers, left_s = {**trace_headers(context), **self._authorization()}, context.left_s
         timeout = httpx.Timeout(left_s, connect=min(CONNECT_TIMEOUT_S, left_s))
         has_begun = False
         try:
@@ -106,10 +116,20 @@ class OpenAIRunner(Runner):
                 has_begun = True
                 if not response.is_success:
                     text = error_text(await _body(response, MAX_ERROR_BYTES), response.reason_phrase)
-                    raise self._failures.by_status(response.status_code, text, response.headers)
+                    raise self._put_off(
+                        self._failures.by_status(response.status_code, text, response.headers), response, context
+                    )
                 yield response
         except httpx.RequestError as error:
             raise self._failures.by_loss(error, has_begun=has_begun) from None
+
+    def _put_off(self, failed: TaskFailed, response: httpx.Response, context: Context) -> TaskFailed:
+        """What to raise: a busy server that says when it has time is asked again then, at no cost to the job."""
+        delay_s = put_off_s(response.headers) if failed.code == "upstream_busy" else None
+        if delay_s is None or context.attempt > MOST_PUT_OFFS:
+            return failed
+        context.log(f"put off for {delay_s:g} s: {failed.message}", "warning")
+        return Snoozed(delay_s)
 
     def _authorization(self) -> dict[str, str]:
         if not self._task.api_key_env:
@@ -136,7 +156,7 @@ class OpenAIRunner(Runner):
                 raise
 
     def _take(self, events: Iterator[str], answer: StreamedAnswer, context: Context) -> bool:
-        """Whether the end mark was among them."""
+        """Take the events of one part of the stream; True if the end mark was among them."""
         for data in events:
             if data == END_MARK:
                 answer.is_whole = True
@@ -148,9 +168,8 @@ class OpenAIRunner(Runner):
         chunk = self._decoded(data, CompletionChunk)
         if chunk.error:
             raise self._failures.in_stream(chunk.error)
-        text = answer.add(chunk)
-        for at in range(0, len(text), MAX_TOKEN_CHARS):
-            context.token(text[at : at + MAX_TOKEN_CHARS])
+        for piece in answer.add(chunk):
+            context.event(piece.kind, piece.data)
 
     async def _whole(self, response: httpx.Response) -> bytes:
         body = await _body(response, MAX_BODY_BYTES + 1)
@@ -165,7 +184,8 @@ class OpenAIRunner(Runner):
             raise self._failures.not_understood(error) from None
 
 
-def _client(url: httpx.URL) -> httpx.AsyncClient:
+def server_client(url: httpx.URL) -> httpx.AsyncClient:
+    """Connections to a model server, which are asked for paths below its `base_url`."""
     # Reading the certificates of all authorities takes 30 ms. Where none is needed, none is trusted either.
     verify = True if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # With a transport of our own httpx does not ask the environment for a proxy.
@@ -192,7 +212,7 @@ class _Events:
 
 
 async def _body(response: httpx.Response, limit: int) -> bytes:
-    """As much of it as the limit allows."""
+    """The body of a response, cut at the limit."""
     parts, size = [], 0
     async for part in response.aiter_bytes():
         parts.append(part)

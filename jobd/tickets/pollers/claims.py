@@ -10,14 +10,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from jobd.config.task_settings import RENEWALS
 from jobd.job.model import LeaseLost
 from jobd.leases.keeper import LeaseKeeper
 from jobd.leases.timer import Lease
 from jobd.lifecycle.heartbeat import Renewal
-from jobd.lifecycle.lease import Grip, LeaseRecord, acquire, release, renew
+from jobd.lifecycle.lease import LeaseProof, LeaseRecord, acquire, release, renew
 from jobd.tickets.pollers.free_claims import free_claims
 
 if TYPE_CHECKING:
@@ -26,6 +24,7 @@ if TYPE_CHECKING:
 
     from jobd.config.model import Config, Leases
     from jobd.lifecycle.lease import ResourceType
+    from jobd.store.leader import OwnerNames
     from jobd.store.postgres import Database
 
 #: Bounds in seconds for how long a claim lasts and how often it is renewed, however long the leases of jobs are: a dead
@@ -35,23 +34,12 @@ LONGEST_TTL_S = 120.0
 LONGEST_HEARTBEAT_S = 30.0
 
 
-class OwnerNames(msgspec.Struct, frozen=True):
-    """The owner_id of claims: one for each poller of each run of jobd, and none is ever used twice."""
-
-    owner_id: str
-    #: Names of this data directory's earlier runs, which are known to be dead.
-    dead: tuple[str, ...] = ()
-
-    def of(self, poller: str) -> OwnerNames:
-        return OwnerNames(f"{self.owner_id}:{poller}", tuple(f"{name}:{poller}" for name in self.dead))
-
-
 class Claim(Lease):
     """A claim of an event or a work order, in the hands of a poller in this process."""
 
     def __init__(self, record: LeaseRecord, sent_at: float, ttl_s: float) -> None:
         super().__init__(sent_at, ttl_s)
-        #: As it was acquired.
+        #: The lease as it was acquired; `proof` has its present version.
         self.record = record
         self._version = record.claim_version
 
@@ -60,8 +48,10 @@ class Claim(Lease):
         return self.record.resource_id
 
     @property
-    def grip(self) -> Grip:
-        return Grip(resource_id=self.resource_id, lease_token=self.record.lease_token, claim_version=self._version)
+    def proof(self) -> LeaseProof:
+        return LeaseProof(
+            resource_id=self.resource_id, lease_token=self.record.lease_token, claim_version=self._version
+        )
 
     def ttl_s(self, leases: Leases, renewal: Renewal | None = None) -> float:
         return claim_ttl_s(leases)
@@ -91,9 +81,9 @@ class ClaimKeeper(LeaseKeeper[Claim]):
         self._owners = owners
 
     async def acquire(self, resource_ids: Sequence[UUID]) -> list[Claim]:
-        """Claim what is free or expired, in the order asked for; what another holds is left out.
+        """Claim the resources that are free or whose lease has expired, in the order asked for.
 
-        So is what was answered too late to begin with it.
+        If the answer came so late that the leases are over already, nothing is claimed.
         """
         sent_at, ttl_s = time.monotonic(), claim_ttl_s(self._config().leases)
         records = await acquire(self._database, self._kind, resource_ids, owner_id=self._owners.owner_id, ttl_s=ttl_s)
@@ -106,26 +96,26 @@ class ClaimKeeper(LeaseKeeper[Claim]):
         return claims
 
     async def release(self, claims: Sequence[Claim]) -> None:
-        """Give claims up without a write."""
+        """Give up claims whose work was not done."""
         self.let_go(*claims)
         if claims:
-            await release(self._database, self._kind, [claim.grip for claim in claims])
+            await release(self._database, self._kind, [claim.proof for claim in claims])
 
     async def release_all(self) -> None:
         await self.release(self.all())
 
     async def free_dead(self) -> None:
-        """Free what earlier runs of this very poller held."""
+        """Free the claims of this poller in earlier runs of jobd on this data directory."""
         await free_claims(self._database, self._owners.dead)
 
     def lose(self, claim: Claim) -> None:
-        """Stop its poller, which need not let go of it then."""
+        """Stop the work on a lost claim and forget the claim."""
         super().lose(claim)
         self.let_go(claim)
 
     async def _send_renewals(self, claims: Sequence[Claim]) -> list[Renewal | LeaseLost]:
         ttl_s = claim_ttl_s(self._config().leases)
-        records = await renew(self._database, self._kind, [claim.grip for claim in claims], ttl_s=ttl_s)
+        records = await renew(self._database, self._kind, [claim.proof for claim in claims], ttl_s=ttl_s)
         return [LeaseLost() if record is None else _renewal(record) for record in records]
 
 

@@ -9,8 +9,6 @@ import msgspec
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from jobd.store.session import Session
 
 FIND_WORK = statement("find_work", "jobd.tickets.pollers")
@@ -25,6 +23,6 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     gate: bool
 
 
-async def find_work(connection: Session, *, now: datetime | None = None) -> Work:
-    (row,) = await connection.fetch(FIND_WORK, now)
+async def find_work(connection: Session) -> Work:
+    (row,) = await connection.fetch(FIND_WORK)
     return Work(**{name: row[name] for name in Work.__struct_fields__})

@@ -1,7 +1,6 @@
 -- name: find_work
--- For each poller, whether it would find something now: what mark_ready, find_ready_events, find_open_workorders and
--- find_executed_workorders look for, without doing anything about it. Reads only.
--- $1 now timestamptz or null (tests only)
+-- For each poller, whether it has work now: the conditions of mark_ready, find_ready_events, find_open_workorders and
+-- find_executed_workorders. Reads only.
 SELECT
     (
         SELECT true FROM tickets WHERE status = 'TODO' AND ready_no < todo_no ORDER BY todo_at, ticket_id LIMIT 1
@@ -16,18 +15,18 @@ SELECT
     (
         SELECT true FROM ticket_events e
         WHERE NOT processed
-            AND (SELECT lease_expires_at > clock($1) FROM leases l WHERE l.resource_id = e.event_id) IS NOT TRUE
+            AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = e.event_id) IS NOT TRUE
         ORDER BY created_at, event_id LIMIT 1
     ) IS TRUE AS scheduler,
     (
         SELECT true FROM workorders w
         WHERE status = 'CREATED'
-            AND (SELECT lease_expires_at > clock($1) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
+            AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
         ORDER BY created_at, work_order_id LIMIT 1
     ) IS TRUE AS runner,
     (
         SELECT true FROM workorders w
         WHERE status = 'EXECUTED' AND judged_at IS NULL AND NOT awaits_sign_off
-            AND (SELECT lease_expires_at > clock($1) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
+            AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
         ORDER BY executed_at, work_order_id LIMIT 1
     ) IS TRUE AS gate;

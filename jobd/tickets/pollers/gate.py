@@ -1,6 +1,6 @@
-"""The gate: judges executed work orders. What needs a process of its own is judged apart and keeps nobody waiting.
+"""The gate: judges executed work orders. Gates that need a process run in tasks of their own, beside the polling.
 
-A sign-off is waited for without a claim: the work order is set aside, and a person's answer brings it back.
+While a person is to sign off, nobody holds the work order: it is marked `awaits_sign_off` until the answer is there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from jobd.config.model import Config
+    from jobd.store.leader import OwnerNames
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
-    from jobd.tickets.pollers.claims import Claim, OwnerNames
+    from jobd.tickets.pollers.claims import Claim
     from jobd.tickets.pollers.judge import Case
     from jobd.tickets.wakeups import Wakeups
     from jobd.wire.tickets import CommandGate
 
 log = logging.getLogger(__name__)
 
-#: Work orders whose processes run at once.
+#: Most work orders whose gate processes run at once.
 AT_ONCE = 4
+#: Folder in the data directory for the working directories of gate processes.
 FOLDER = "gates"
-#: How long a command that is cut off may take to end.
+#: Longest time in seconds that a gate process may take to end when the poller stops: SIGTERM, SIGKILL, one to reap it.
 END_S = KILL_AFTER_S + 1.0
 
 
@@ -50,8 +52,8 @@ class GatePoller(Poller):
         super().__init__("gate", database, config, wakeups, wakeups.gate)
         self.claims = ClaimKeeper(database, "WORKORDER", owners.of(self.name), config)
         self._root = data_dir / FOLDER
-        #: What is judged apart.
-        self._slow: dict[UUID, anyio.CancelScope] = {}
+        #: Work orders whose gate processes run now, each with the scope that ends them.
+        self._in_processes: dict[UUID, anyio.CancelScope] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
 
     async def run(self, handle: Handle) -> None:
@@ -65,40 +67,42 @@ class GatePoller(Poller):
                 self._tasks = None
 
     async def _let_go(self) -> None:
-        """A command that is cut off is run again by another, but not before it has ended here."""
-        for scope in self._slow.values():
+        """End the gate processes before their claims are released: another gate runs the same commands then."""
+        for scope in self._in_processes.values():
             scope.cancel()
         with anyio.move_on_after(END_S, shield=True):
-            while self._slow:
+            while self._in_processes:
                 await anyio.sleep(0.01)
         await super()._let_go()
 
     async def run_once(self) -> bool:
-        """Look once. Without `run` around it, it waits for the processes too."""
+        """Poll once. Called outside of `run`, it also waits for the gate processes that it starts."""
         if self._tasks is not None:
-            return await self._look(self._tasks)
+            return await self._poll(self._tasks)
         async with anyio.create_task_group() as tasks:
-            is_full = await self._look(tasks)
+            is_full = await self._poll(tasks)
         return is_full
 
-    async def _look(self, tasks: anyio.abc.TaskGroup) -> bool:
-        room = PAGE if len(self._slow) < AT_ONCE else 0
-        found = await find_executed_workorders(self._database, most=room) if room else []
-        claimed = await self.claims.acquire(found) if found else []
-        if not claimed:
+    async def _poll(self, tasks: anyio.abc.TaskGroup) -> bool:
+        if len(self._in_processes) >= AT_ONCE:
             return False
-        cases = await read_for_judge(self._database, [claim.resource_id for claim in claimed])
-        fast = [claim for claim in claimed if claim.resource_id in cases and not cases[claim.resource_id].apart]
-        if fast:
-            await self._apart(fast, lambda some: self._judge(some, cases))
-        held = [claim for claim in claimed if claim.resource_id in cases and not claim.is_lost]
-        left = [claim for claim in held if cases[claim.resource_id].apart]
-        room = AT_ONCE - len(self._slow)
-        for claim in left[:room]:
-            self._slow[claim.resource_id] = anyio.CancelScope()
-            tasks.start_soon(self._judge_slow, claim, cases[claim.resource_id])
-        await self.claims.release([*left[room:], *(one for one in claimed if one.resource_id not in cases)])
-        return len(found) == PAGE and bool(fast)
+        order_ids = await find_executed_workorders(self._database, most=PAGE)
+        claims = await self.claims.acquire(order_ids) if order_ids else []
+        if not claims:
+            return False
+        cases = await read_for_judge(self._database, [claim.resource_id for claim in claims])
+        unjudged = [claim for claim in claims if claim.resource_id in cases]
+        quick = [claim for claim in unjudged if not cases[claim.resource_id].process_gates]
+        if quick:
+            await self._apart(quick, lambda batch: self._judge(batch, cases))
+        slow = [claim for claim in unjudged if not claim.is_lost and cases[claim.resource_id].process_gates]
+        room = AT_ONCE - len(self._in_processes)
+        for claim in slow[:room]:
+            self._in_processes[claim.resource_id] = anyio.CancelScope()
+            tasks.start_soon(self._judge_beside, claim, cases[claim.resource_id])
+        judged_before = [claim for claim in claims if claim.resource_id not in cases]
+        await self.claims.release([*slow[room:], *judged_before])
+        return len(order_ids) == PAGE and bool(quick)
 
     async def _judge(self, claims: Sequence[Claim], cases: dict[UUID, Case]) -> None:
         settled = [
@@ -106,27 +110,29 @@ class GatePoller(Poller):
         ]
         await write_settled(self._database, settled)
         self.claims.let_go(*claims)
-        self._tell()
+        self._wake_others()
 
-    async def _judge_slow(self, claim: Claim, case: Case) -> None:
-        scope = self._slow[claim.resource_id]
+    async def _judge_beside(self, claim: Claim, case: Case) -> None:
+        """Judge a case whose gates need processes, in a task beside the polling."""
+        scope = self._in_processes[claim.resource_id]
         claim.on_stop = scope.cancel
         try:
             with scope:
-                await self._apart([claim], lambda some: self._judge_in_processes(some, case))
+                await self._apart([claim], lambda batch: self._judge_in_processes(batch, case))
             if claim.is_lost:
                 log.warning("the claim of work order %s was lost; another gate goes on with it", case.work_order_id)
         finally:
-            del self._slow[claim.resource_id]
+            del self._in_processes[claim.resource_id]
             self._wakeup.set()  # there is room again
 
     async def _judge_in_processes(self, claims: Sequence[Claim], case: Case) -> None:
-        said = {n: result_of(gate, await self._fault(gate, case)) for n, gate in case.apart.items()}
-        await write_settled(self._database, [settle(case, claims[0].record.lease_token, said)])
+        results = {n: result_of(gate, await self._fault(gate, case)) for n, gate in case.process_gates.items()}
+        await write_settled(self._database, [settle(case, claims[0].record.lease_token, results)])
         self.claims.let_go(*claims)
-        self._tell()
+        self._wake_others()
 
     async def _fault(self, gate: SchemaGate | CommandGate, case: Case) -> str | None:
+        """Why the output does not pass this gate; None: it passes."""
         output = (case.output or "null").encode()
         if isinstance(gate, SchemaGate):
             return await run_schema(gate.schema, output, self._root)
@@ -136,6 +142,6 @@ class GatePoller(Poller):
         fault = await run_gate_command(command, output, self._root)
         return None if fault is None else f"{gate.name}: {fault}"
 
-    def _tell(self) -> None:
-        self._wakeups.readiness.set()  # a ticket may be TODO again, or another have waited for it
+    def _wake_others(self) -> None:
+        self._wakeups.readiness.set()  # a judged ticket may be TODO again, or another ticket was blocked on it
         self._wakeups.changed.set()

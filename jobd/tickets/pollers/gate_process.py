@@ -1,7 +1,7 @@
 """A gate in a process of its own: a program that gets the output on stdin, and passes it by exiting with 0.
 
 No shell, no argument from outside: the configuration has the whole command line. The program starts in an empty private
-directory, sees no secret of jobd's environment, and has ended, with all that it started, when this returns.
+directory and sees no secret of jobd's environment. When these functions return, it and all its children have ended.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 #: Bytes of a gate's last output that are kept as its reason.
 TAIL_BYTES = 2000
-#: The program is not there or is none; any other error of a start is a want of jobd's own.
+#: Errors of a start that are the program's fault: it is missing or not executable. Any other (no memory, no descriptor,
+#: no process) is jobd's own, and the gate is asked again.
 PROGRAM_FAULTS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELOOP}
-#: Time between SIGTERM and SIGKILL for what has to stop.
+#: Seconds between SIGTERM and SIGKILL for a gate process that has to end.
 KILL_AFTER_S = 2.0
-#: A schema that takes longer is a trap.
+#: Seconds after which the evaluation of a schema is killed; real schemas take milliseconds, hostile ones for ever.
 SCHEMA_S = 10.0
+#: Resource limits of a gate process: those of command tasks, and no core dumps.
 LIMITS = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: FILE_BYTES, resource.RLIMIT_NOFILE: OPEN_FILES}
 
 
@@ -47,7 +49,7 @@ class NotAsked(JobdError):
 
 
 async def run_schema(schema: dict[str, Any] | bool, output: bytes, root: Path) -> str | None:
-    """Why the output does not fit the schema; None: it does. One that takes too long does not."""
+    """Why the output does not fit the schema; None: it does. A schema that takes too long is not fitted."""
     child = GateCommand(argv=(sys.executable, "-m", "jobd.tickets.pollers.schema_child"), timeout_s=SCHEMA_S)
     stdin = b'{"schema":' + msgspec.json.encode(schema) + b',"output":' + output + b"}"
     env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -60,7 +62,7 @@ async def run_gate_command(
 ) -> str | None:
     """Why the program does not pass the output; None: it does.
 
-    Raises NotAsked if jobd has no space, no descriptor or no process for it, which is nobody's verdict.
+    Raises NotAsked if jobd has no disk space, descriptor or process for it: that is no verdict about the output.
     """
     mark = new_mark()
     try:
@@ -120,7 +122,7 @@ async def _verdict(family: Family, timeout_s: float) -> str | None:
 
 
 async def _end(family: Family, pipes: list[Pipe]) -> int | None:
-    async with anyio.create_task_group() as listening:  # still: what blocks in a write cannot heed a signal
+    async with anyio.create_task_group() as listening:  # keep reading: a process blocked in a write handles no signal
         for pipe in pipes:
             listening.start_soon(pipe.drain)
         await family.end(KILL_AFTER_S)

@@ -3,14 +3,14 @@
 
 -- name: find_executed_workorders
 -- Work orders to be judged that nobody holds and that wait for no person, the oldest first. Reads only.
--- $1 most int, $2 now timestamptz or null (tests only)
+-- $1 most int
 SELECT work_order_id FROM workorders w
 WHERE status = 'EXECUTED' AND judged_at IS NULL AND NOT awaits_sign_off
-    AND (SELECT lease_expires_at > clock($2) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
+    AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
 ORDER BY executed_at, work_order_id LIMIT $1::integer;
 
 -- name: read_for_judge
--- What gates look at: the output, the gates as they were when the run was scheduled, and what a person said. Reads only.
+-- What is judged: the output, the gates as they were when the run was scheduled, and a person's decision. Reads only.
 -- $1 work_order_ids uuid[]
 SELECT
     t.*, w.work_order_id, w.gate_results::text AS gate_results_so_far, s.gates::text AS gates_then, b.outcome,
@@ -25,23 +25,18 @@ WHERE (w.judged_at IS NULL AND NOT w.awaits_sign_off) IS TRUE;
 
 -- name: await_sign_off_if_held
 -- Leaves work orders to a person: what the other gates said is kept, and the lease is given up until there is an answer.
--- $1 work_order_ids uuid[], $2 lease_tokens uuid[], $3 gate_results text[] (JSON), $4 now timestamptz or null (tests only)
+-- $1 work_order_ids uuid[], $2 lease_tokens uuid[], $3 gate_results text[] (JSON)
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[]) AS a (work_order_id, lease_token, gate_results)
 ),
-held AS (
-    DELETE FROM leases l USING asked a
-    WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($4))) IS NOT FALSE
-    RETURNING a.*
-),
+-- include: held_workorders
 asking AS (
     UPDATE workorders w SET awaits_sign_off = true, gate_results = h.gate_results::jsonb FROM held h
     WHERE w.work_order_id = ANY (ARRAY[h.work_order_id]) AND (w.status = 'EXECUTED' AND w.judged_at IS NULL) IS TRUE
     RETURNING w.work_order_id, w.ticket_id
 ),
 stepped AS (
-    UPDATE tickets t SET step = 'SIGN_OFF', version = t.version + 1, updated_at = clock($4) FROM asking a
+    UPDATE tickets t SET step = 'SIGN_OFF', version = t.version + 1, updated_at = clock(NULL) FROM asking a
     WHERE t.ticket_id = ANY (ARRAY[a.ticket_id]) AND (t.status = 'IN_PROGRESS') IS TRUE
 )
 SELECT work_order_id FROM asking;
@@ -51,7 +46,7 @@ SELECT work_order_id FROM asking;
 -- holds, which it thereby gives up. One that was judged before stays as it is.
 -- $1 work_order_ids uuid[], $2 lease_tokens uuid[], $3 run_ids uuid[], $4 gate_results of all text[],
 -- $5 gate_reasons text[], $6 single gate results text[] (JSON), $7 ticket statuses text[], $8 blocked_reasons text[],
--- $9 pause_ids uuid[], $10 pause reasons text[], $11 actions text[] (JSON), $12 now timestamptz or null (tests only)
+-- $9 pause_ids uuid[], $10 pause reasons text[], $11 actions text[] (JSON)
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[],
@@ -61,14 +56,9 @@ WITH asked AS MATERIALIZED (
         pause_id, pause_reason, actions
     )
 ),
-held AS (
-    DELETE FROM leases l USING asked a
-    WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($12))) IS NOT FALSE
-    RETURNING a.*
-),
+-- include: held_workorders
 judged AS (
-    UPDATE workorders w SET judged_at = clock($12) FROM held h
+    UPDATE workorders w SET judged_at = clock(NULL) FROM held h
     WHERE w.work_order_id = ANY (ARRAY[h.work_order_id]) AND (w.status = 'EXECUTED' AND w.judged_at IS NULL) IS TRUE
     RETURNING h.*, w.ticket_id, w.judged_at
 ),

@@ -10,8 +10,6 @@ from jobd.store.ids import new_ids
 from jobd.store.statements import statement
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from jobd.store.session import Session
 
 MARK_READY = statement("mark_ready", "jobd.tickets.pollers")
@@ -24,6 +22,6 @@ class Readied(msgspec.Struct, frozen=True, kw_only=True):
     returned: int
 
 
-async def mark_ready(connection: Session, *, most: int, now: datetime | None = None) -> Readied:
-    (row,) = await connection.fetch(MARK_READY, most, new_ids(most), now)
+async def mark_ready(connection: Session, *, most: int) -> Readied:
+    (row,) = await connection.fetch(MARK_READY, most, new_ids(most))
     return Readied(ready=row["ready"], returned=row["returned"])

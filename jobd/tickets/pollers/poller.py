@@ -1,9 +1,10 @@
 """What the four ticket pollers have in common: when they work, and how they hold and give up claims.
 
-Each works when its wakeup is set. Code that makes work on this node sets it; what other nodes made, what they gave up
-and what a lost wakeup was for is found by one statement for all four, which readiness runs every `tickets.poll_s`.
-Any number of nodes may run them: who works on an event or a work order holds its claim, and every write proves it.
-What cannot be worked on is logged and left alone until its claim ends, so that it keeps nothing else waiting.
+Each works when its wakeup is set. Code that makes work on this node sets it. Work made or given up by other nodes, or
+whose wakeup was lost, is found by one statement for all four, which readiness runs every `tickets.poll_s`.
+Any number of nodes may run them: a poller that works on an event or a work order holds its claim, and every write
+proves the claim. An event or work order that fails is logged and left until its claim expires, so that it blocks no
+other.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ RELEASE_S = 2.0
 
 
 class Poller:
-    """One step of a ticket's way; `run_once` does whatever there is to do."""
+    """One step of a ticket from TODO to DONE; `run_once` does whatever there is to do."""
 
     #: The claims that it holds; None: it needs none.
     claims: ClaimKeeper | None = None
@@ -72,7 +73,7 @@ class Poller:
         raise NotImplementedError
 
     async def _begin(self) -> None:
-        """What a killed jobd of this data directory had claimed is free at once, not when the claims end."""
+        """Free at once what a killed jobd of this data directory had claimed, instead of when those claims expire."""
         if self.claims is not None:
             await self.claims.free_dead()
 
@@ -100,7 +101,7 @@ class Poller:
         await claims.keep_renewing()
 
     async def _let_go(self) -> None:
-        """Others need not wait for claims of a poller that has stopped."""
+        """Release all claims, so that other nodes need not wait for their expiry."""
         if self.claims is None:
             return
         with anyio.move_on_after(RELEASE_S, shield=True):
@@ -110,7 +111,7 @@ class Poller:
                 log.debug("claims of the %s end by themselves: %s", self.name, error)
 
     async def _apart(self, claims: Sequence[Claim], work: Callable[[Sequence[Claim]], Awaitable[None]]) -> None:
-        """Work on all of them at once; if that fails, on each alone, so that one that is bad fails alone."""
+        """Work on all claims in one batch; if that fails, on each alone, so that a bad one does not fail the others."""
         try:
             await work(claims)
         except ServerDown:

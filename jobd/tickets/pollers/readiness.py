@@ -1,4 +1,4 @@
-"""Readiness: a TICKET_READY event each time a ticket becomes TODO; and the poll for work of all four pollers."""
+"""Readiness: writes a TICKET_READY event each time a ticket becomes TODO, and polls for the work of all pollers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobd.supervise.service import Handle
     from jobd.tickets.wakeups import Wakeups
 
-#: Time in seconds between two clearings of claims that a crash left on something that was finished.
+#: Seconds between two deletions of claims that a crash left on a finished event or work order.
 SWEEP_S = 600.0
 
 

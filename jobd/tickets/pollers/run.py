@@ -1,7 +1,7 @@
-"""Run: one work order becomes one job, and what comes of the job one output bundle.
+"""Run: one work order becomes one job, and the result or error of that job becomes one output bundle.
 
-The job's id was decided with the work order, and the work order's id is its idempotency key: however often a work order
-is submitted, by however many runners, there is one job. Nothing here waits for it.
+The job's id was chosen with the work order, and the work order's id is its idempotency key: however often a work order
+is submitted, by however many runners, there is one job. Nothing here waits for the job.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from jobd.config.model import DAY_S
+from jobd.engine.limits import key_or_none
 from jobd.lifecycle.enqueue import IdempotencyKey, NewJob
 from jobd.store.ids import new_ids
 from jobd.store.statements import statement
@@ -21,7 +22,6 @@ from jobd.wire.canonical import NotCanonical, spec_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from jobd.config.model import Config
     from jobd.store.session import Session
@@ -31,9 +31,9 @@ READ_FOR_RUN = statement("read_for_run", "jobd.tickets.pollers")
 WATCH_JOBS = statement("watch_jobs", "jobd.tickets.pollers")
 EXECUTE_IF_HELD = statement("execute_if_held", "jobd.tickets.pollers")
 
-#: Whose keys they are; no token can have this name.
+#: Principal of the idempotency keys; no token can have this name.
 PRINCIPAL = "jobd tickets"
-#: After that, the id of the job still tells.
+#: Seconds that the idempotency key of a work order is kept; a later submission is still refused, by the id of the job.
 KEY_LIFE_S = float(DAY_S)
 
 
@@ -43,12 +43,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     payload: str
     budget_ms: int
-    #: Its job is there, or was.
+    #: Its job exists, or existed and was deleted by retention.
     is_submitted: bool
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that has ended, has used up its budget, or is not there."""
+    """The state of a work order's job that has ended, has used up its budget, or is not there."""
 
     work_order_id: UUID
     job_id: UUID
@@ -71,24 +71,22 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-async def find_open_workorders(connection: Session, *, most: int, now: datetime | None = None) -> list[UUID]:
-    return [row["work_order_id"] for row in await connection.fetch(FIND_OPEN_WORKORDERS, most, now)]
+async def find_open_workorders(connection: Session, *, most: int) -> list[UUID]:
+    return [row["work_order_id"] for row in await connection.fetch(FIND_OPEN_WORKORDERS, most)]
 
 
 async def read_for_run(connection: Session, work_order_ids: Sequence[UUID]) -> dict[UUID, Order]:
-    """Those that are not executed yet."""
+    """The work orders by id; one that is executed already is left out."""
     rows = await connection.fetch(READ_FOR_RUN, list(work_order_ids))
     return {row["work_order_id"]: Order(**dict(row)) for row in rows}
 
 
-async def watch_jobs(
-    connection: Session, work_order_ids: Sequence[UUID], *, now: datetime | None = None
-) -> list[Sighting]:
-    return [Sighting(**dict(row)) for row in await connection.fetch(WATCH_JOBS, list(work_order_ids), now)]
+async def watch_jobs(connection: Session, work_order_ids: Sequence[UUID]) -> list[Sighting]:
+    return [Sighting(**dict(row)) for row in await connection.fetch(WATCH_JOBS, list(work_order_ids))]
 
 
-async def execute(connection: Session, bundles: Sequence[Bundle], *, now: datetime | None = None) -> set[UUID]:
-    """Keep the outputs of work orders that the caller holds; which were executed by that. Their leases are given up."""
+async def execute(connection: Session, bundles: Sequence[Bundle]) -> set[UUID]:
+    """Write the outputs of work orders and give up their leases; returns those whose lease the caller still held."""
     ordered = sorted(bundles, key=lambda bundle: bundle.work_order_id)
     rows = await connection.fetch(
         EXECUTE_IF_HELD,
@@ -99,7 +97,6 @@ async def execute(connection: Session, bundles: Sequence[Bundle], *, now: dateti
         [bundle.output for bundle in ordered],
         [bundle.output_ref for bundle in ordered],
         [bundle.error for bundle in ordered],
-        now,
     )
     return {row["work_order_id"] for row in rows}
 
@@ -122,6 +119,7 @@ def job_for(order: Order, config: Config) -> NewJob | None:
         key=IdempotencyKey(
             principal=PRINCIPAL, key=key, body_hash=hashlib.sha256(key.encode()).digest(), life_s=KEY_LIFE_S
         ),
+        limit_key=key_or_none(task, msgspec.json.decode(order.payload)) if task.limit_key else None,
     )
 
 
@@ -138,7 +136,7 @@ def failed(work_order_id: UUID, lease_token: UUID, outcome: Outcome, code: str, 
 
 
 def bundle_of(seen: Sighting, lease_token: UUID) -> Bundle | None:
-    """What came of a job; None: it has not ended yet. An output in a file is for the caller to read."""
+    """The output or error of a job; None: it has not ended yet. An output in a file is for the caller to read."""
     if seen.status is None:
         return failed(seen.work_order_id, lease_token, "ERROR", "gone_job", f"job {seen.job_id} was deleted")
     if seen.status == "done":

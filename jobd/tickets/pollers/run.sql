@@ -3,10 +3,10 @@
 
 -- name: find_open_workorders
 -- Work orders to be carried out that nobody holds, the oldest first. Reads only.
--- $1 most int, $2 now timestamptz or null (tests only)
+-- $1 most int
 SELECT work_order_id FROM workorders w
 WHERE status = 'CREATED'
-    AND (SELECT lease_expires_at > clock($2) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
+    AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = w.work_order_id) IS NOT TRUE
 ORDER BY created_at, work_order_id LIMIT $1::integer;
 
 -- name: read_for_run
@@ -24,37 +24,31 @@ WHERE (w.status = 'CREATED') IS TRUE;
 
 -- name: watch_jobs
 -- Of submitted work orders, those whose job has ended, is gone, or has used up its budget. Reads only.
--- $1 work_order_ids uuid[], $2 now timestamptz or null (tests only)
+-- $1 work_order_ids uuid[]
 SELECT
     w.work_order_id, w.job_id, w.budget_ms, jobs.status, jobs.result_ref, jobs.error::text AS error,
     coalesce(jobs.cancel_requested, false) AS cancel_requested,
     coalesce(
-        coalesce(jobs.finished_at, (SELECT agreed_clock($2))) >= jobs.created_at + w.budget_ms * interval '1 ms', false
+        coalesce(jobs.finished_at, (SELECT agreed_clock(NULL))) >= jobs.created_at + w.budget_ms * interval '1 ms', false
     ) AS is_overdue
 FROM unnest($1::uuid[]) AS a (work_order_id)
 JOIN workorders w ON w.work_order_id = ANY (ARRAY[a.work_order_id])
 LEFT JOIN jobs ON jobs.id = ANY (ARRAY[w.job_id])
 WHERE jobs.id IS NULL OR jobs.status IN ('done', 'error', 'canceled')
-    OR (SELECT agreed_clock($2)) >= jobs.created_at + w.budget_ms * interval '1 ms';
+    OR (SELECT agreed_clock(NULL)) >= jobs.created_at + w.budget_ms * interval '1 ms';
 
 -- name: execute_if_held
 -- Keeps what came of work orders, and sets them EXECUTED, for those whose lease the caller holds, which it thereby gives up.
 -- One that was executed before stays as it is.
 -- $1 work_order_ids uuid[], $2 lease_tokens uuid[], $3 output_ids uuid[], $4 outcomes text[],
--- $5 outputs text[] (null: the result of the job's row), $6 output_refs text[], $7 errors text[],
--- $8 now timestamptz or null (tests only)
+-- $5 outputs text[] (null: the result of the job's row), $6 output_refs text[], $7 errors text[]
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[])
         AS a (work_order_id, lease_token, output_id, outcome, output, output_ref, error)
 ),
-held AS (
-    DELETE FROM leases l USING asked a
-    WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
-        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock($8))) IS NOT FALSE
-    RETURNING a.*
-),
+-- include: held_workorders
 executed AS (
-    UPDATE workorders w SET status = 'EXECUTED', executed_at = clock($8) FROM held h
+    UPDATE workorders w SET status = 'EXECUTED', executed_at = clock(NULL) FROM held h
     WHERE w.work_order_id = ANY (ARRAY[h.work_order_id]) AND (w.status = 'CREATED') IS TRUE
     RETURNING h.*, w.ticket_id, w.job_id, w.executed_at
 ),
@@ -70,7 +64,16 @@ bundled AS (
     ON CONFLICT (work_order_id) DO NOTHING
 ),
 stepped AS (
-    UPDATE tickets t SET step = 'GATE', version = t.version + 1, updated_at = clock($8) FROM executed e
+    UPDATE tickets t SET step = 'GATE', version = t.version + 1, updated_at = clock(NULL) FROM executed e
     WHERE t.ticket_id = ANY (ARRAY[e.ticket_id]) AND (t.status = 'IN_PROGRESS') IS TRUE
 )
 SELECT work_order_id FROM executed;
+
+-- fragment: held_workorders
+-- The rows of `asked` (work_order_id, lease_token, ...) whose lease the caller still holds; the lease is given up.
+held AS (
+    DELETE FROM leases l USING asked a
+    WHERE l.resource_id = ANY (ARRAY[a.work_order_id]) AND l.resource_type = 'WORKORDER'
+        AND l.lease_token = a.lease_token AND (l.lease_expires_at > (SELECT agreed_clock(NULL))) IS NOT FALSE
+    RETURNING a.*
+),

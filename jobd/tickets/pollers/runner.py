@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from jobd.config.model import Config
     from jobd.engine.engine import Engine
     from jobd.engine.results import Results
+    from jobd.store.leader import OwnerNames
     from jobd.store.postgres import Database
     from jobd.supervise.service import Handle
-    from jobd.tickets.pollers.claims import Claim, OwnerNames
+    from jobd.tickets.pollers.claims import Claim
     from jobd.tickets.pollers.run import Order
     from jobd.tickets.wakeups import Wakeups
 
@@ -50,19 +51,20 @@ log = logging.getLogger(__name__)
 
 #: Work orders that one runner waits for at once.
 MOST_HELD = 2_000
-#: A larger output stays in its file; its job, which has the file, stays for as long as the ticket.
+#: Bytes of the largest output that is copied out of its file into the database. A larger one stays in its file, and its
+#: job, which has the file, is kept for as long as the ticket.
 OUTPUT_BYTES = 16 << 20
-#: News of jobs that come closer together are looked at together; a look that takes long is followed by a longer pause.
+#: Shortest pause between two checks of finished jobs in seconds, a debounce: jobs that end meanwhile are read together.
 SHORTEST_GAP_S = 0.05
 #: Longest pause between two checks of finished jobs in seconds.
 LONGEST_GAP_S = 1.0
 #: The pause after a check, as a multiple of the time that the check took.
 GAP_FACTOR = 5
-#: How often, and for how long, a work order is left to others whose output is in a file on another node.
+#: Times that a work order is left to other nodes because its output is in a file of one of them.
 PASSES = 3
 #: Seconds that a work order is left to other nodes, each time.
 PASS_S = 5.0
-#: Seconds after which it is forgotten how often a work order was left to others.
+#: Seconds after which the count of these times is forgotten, to bound memory.
 FORGET_S = 600.0
 
 
@@ -93,7 +95,7 @@ class RunnerPoller(Poller):
         self._results = results
         self._held: dict[UUID, _Held] = {}
         self._took_s = 0.0
-        #: Work orders left to others: how often, and until when.
+        #: Work orders left to other nodes: how many times, and until when by time.monotonic().
         self._passed: dict[UUID, tuple[int, float]] = {}
 
     async def run(self, handle: Handle) -> None:
@@ -101,14 +103,15 @@ class RunnerPoller(Poller):
         try:
             await super().run(handle)
         finally:
-            self._wakeups.runner_waits = False
+            self._wakeups.awaited_jobs = ()
 
     async def run_once(self) -> bool:
         began = time.monotonic()
         is_full = await self._take_on()
+        # Before the jobs are read: one that ends after the read sets the wakeup.
+        self._wakeups.awaited_jobs = {held.order.job_id for held in self._held.values()}
         await self._submit()
         await self._watch()
-        self._wakeups.runner_waits = bool(self._held)
         self._took_s = time.monotonic() - began
         return is_full
 
@@ -123,8 +126,8 @@ class RunnerPoller(Poller):
 
     async def _take_on(self) -> bool:
         room = min(PAGE, MOST_HELD - len(self._held))
-        found = await find_open_workorders(self._database, most=room) if room > 0 else []
-        wanted = [one for one in found if self._passed.get(one, (0, 0.0))[1] <= time.monotonic()]
+        order_ids = await find_open_workorders(self._database, most=room) if room > 0 else []
+        wanted = [order_id for order_id in order_ids if self._passed.get(order_id, (0, 0.0))[1] <= time.monotonic()]
         claimed = await self.claims.acquire(wanted) if wanted else []
         orders = await read_for_run(self._database, [claim.resource_id for claim in claimed]) if claimed else {}
         for claim in claimed:
@@ -153,7 +156,7 @@ class RunnerPoller(Poller):
             await self._finish(refused)
 
     async def _submit_one(self, held: _Held, refused: list[Bundle]) -> None:
-        """What cannot be submitted now is tried again at the next look; what never can ends in error."""
+        """An order that cannot be submitted now is tried again at the next poll; one that never can ends in error."""
         order = held.order
         job = job_for(order, self._config())
         if job is None:
@@ -216,7 +219,7 @@ class RunnerPoller(Poller):
         if times == PASSES:
             return False
         now = time.monotonic()
-        self._passed = {one: passed for one, passed in self._passed.items() if now - passed[1] < FORGET_S}
+        self._passed = {known: passed for known, passed in self._passed.items() if now - passed[1] < FORGET_S}
         self._passed[order_id] = times + 1, now + PASS_S
         self._held.pop(order_id, None)
         await self.claims.release([held.claim])
@@ -224,12 +227,12 @@ class RunnerPoller(Poller):
 
     async def _finish(self, bundles: Sequence[Bundle]) -> None:
         held = {bundle.work_order_id: self._held.get(bundle.work_order_id) for bundle in bundles}
-        claims = [one.claim for one in held.values() if one is not None and not one.claim.is_lost]
+        claims = [order.claim for order in held.values() if order is not None and not order.claim.is_lost]
         by_id = {bundle.work_order_id: bundle for bundle in bundles}
 
-        async def keep(some: Sequence[Claim]) -> None:
-            await execute(self._database, [by_id[claim.resource_id] for claim in some])
-            self.claims.let_go(*some)
+        async def keep(batch: Sequence[Claim]) -> None:
+            await execute(self._database, [by_id[claim.resource_id] for claim in batch])
+            self.claims.let_go(*batch)
 
         if claims:
             await self._apart(claims, keep)

@@ -1,7 +1,7 @@
 """Schedule: one event becomes one snapshot, one work order and a ticket IN_PROGRESS, or ends with the reason why not.
 
-The input of a run is made here from the ticket as it was read; the statement refuses it if the ticket was
-changed since, and the event is looked at again.
+The input of a run is rendered here from the ticket as it was read. If the ticket was changed since then, the statement
+writes nothing, and the event is scheduled again by the next poll.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from jobd.tickets.render import branch_name, commit_sha, filled, places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
     import asyncpg
 
@@ -33,7 +32,7 @@ SCHEDULE_IF_HELD = statement("schedule_if_held", "jobd.tickets.pollers")
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One event and what becomes of it, in the order of the statement's parameters."""
+    """One event and what it ends with, in the order of the statement's parameters."""
 
     event_id: UUID
     lease_token: UUID
@@ -52,17 +51,17 @@ class _Entry(msgspec.Struct, frozen=True, kw_only=True):
     actions: str
 
 
-async def find_ready_events(connection: Session, *, most: int, now: datetime | None = None) -> list[UUID]:
-    return [row["event_id"] for row in await connection.fetch(FIND_READY_EVENTS, most, now)]
+async def find_ready_events(connection: Session, *, most: int) -> list[UUID]:
+    return [row["event_id"] for row in await connection.fetch(FIND_READY_EVENTS, most)]
 
 
-async def schedule(connection: Session, held: Sequence[LeaseRecord], *, now: datetime | None = None) -> dict[UUID, str]:
-    """End the events that the caller holds; the reason of each that was ended. Their leases are given up."""
+async def schedule(connection: Session, held: Sequence[LeaseRecord]) -> dict[UUID, str]:
+    """End the events whose leases the caller holds, and give these up; returns the reason of each that was ended."""
     tokens = {record.resource_id: record.lease_token for record in held}
     rows = await connection.fetch(READ_FOR_SCHEDULE, list(tokens))
     entries = sorted((_entry(row, tokens[row["event_id"]]) for row in rows), key=lambda entry: entry.ticket_id)
     columns = [[getattr(entry, name) for entry in entries] for name in _Entry.__struct_fields__]
-    return {row["event_id"]: row["reason"] for row in await connection.fetch(SCHEDULE_IF_HELD, *columns, now)}
+    return {row["event_id"]: row["reason"] for row in await connection.fetch(SCHEDULE_IF_HELD, *columns)}
 
 
 def _entry(row: asyncpg.Record, lease_token: UUID) -> _Entry:
@@ -86,12 +85,11 @@ def _entry(row: asyncpg.Record, lease_token: UUID) -> _Entry:
         blocked_reason=decision.blocked_reason if isinstance(decision, NotScheduled) else None,
         pause_id=pause_id,
         actions=msgspec.json.encode(decision.actions if isinstance(decision, NotScheduled) else ()).decode(),
-        **(_told(ticket, row["event_todo_no"]) if ready and ticket is not None else {}),
+        **(_run_input(ticket, row["event_todo_no"]) if ready and ticket is not None else {}),
     )
 
 
-def _told(ticket: wire.Ticket, todo_no: int) -> dict[str, Any]:
-    """The input of the run."""
+def _run_input(ticket: wire.Ticket, todo_no: int) -> dict[str, Any]:
     words = places(
         ticket_id=ticket.ticket_id,
         todo_no=todo_no,
@@ -109,7 +107,7 @@ def _told(ticket: wire.Ticket, todo_no: int) -> dict[str, Any]:
 
 
 def _filled_text(payload: bytes, words: Mapping[str, str]) -> bytes:
-    """Text without places stays as it is, down to the last digit of its numbers."""
+    """The payload with its places filled in; one without places is not decoded, so its numbers keep every digit."""
     if b"{{" not in payload:
         return payload
     return msgspec.json.encode(filled(msgspec.json.decode(payload), words))

@@ -3,10 +3,10 @@
 
 -- name: find_ready_events
 -- Events that wait and that nobody holds, the oldest first. Reads only.
--- $1 most int, $2 now timestamptz or null (tests only)
+-- $1 most int
 SELECT event_id FROM ticket_events e
 WHERE NOT processed
-    AND (SELECT lease_expires_at > clock($2) FROM leases l WHERE l.resource_id = e.event_id) IS NOT TRUE
+    AND (SELECT lease_expires_at > clock(NULL) FROM leases l WHERE l.resource_id = e.event_id) IS NOT TRUE
 ORDER BY created_at, event_id LIMIT $1::integer;
 
 -- name: read_for_schedule
@@ -31,7 +31,7 @@ WHERE (NOT e.processed) IS TRUE;
 -- $1 event_ids uuid[], $2 lease_tokens uuid[], $3 ticket_ids uuid[], $4 versions of the tickets int[] (null: it is missing),
 -- $5 reasons text[], $6 snapshot_ids uuid[], $7 work_order_ids uuid[], $8 job_ids uuid[], $9 prompts text[],
 -- $10 payloads text[], $11 repo_commit_shas text[], $12 branch_names text[], $13 blocked_reasons text[],
--- $14 pause_ids uuid[], $15 actions text[] (JSON), $16 now timestamptz or null (tests only)
+-- $14 pause_ids uuid[], $15 actions text[] (JSON)
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest(
         $1::uuid[], $2::uuid[], $3::uuid[], $4::integer[], $5::text[], $6::uuid[], $7::uuid[], $8::uuid[], $9::text[],
@@ -44,7 +44,7 @@ WITH asked AS MATERIALIZED (
 held AS (
     DELETE FROM leases l USING asked a
     WHERE l.resource_id = ANY (ARRAY[a.event_id]) AND l.resource_type = 'EVENT' AND l.lease_token = a.lease_token
-        AND (l.lease_expires_at > (SELECT agreed_clock($16))) IS NOT FALSE
+        AND (l.lease_expires_at > (SELECT agreed_clock(NULL))) IS NOT FALSE
     RETURNING a.*
 ),
 moved AS (
@@ -53,7 +53,7 @@ moved AS (
         step = CASE h.reason WHEN 'SCHEDULED' THEN 'RUN' END,
         run_count = t.run_count + (h.reason = 'SCHEDULED')::integer,
         blocked_reason = h.blocked_reason, waits_for_tickets = h.reason = 'BLOCKED',
-        version = t.version + 1, updated_at = clock($16)
+        version = t.version + 1, updated_at = clock(NULL)
     FROM held h
     WHERE t.ticket_id = ANY (ARRAY[h.ticket_id]) AND h.reason IN ('SCHEDULED', 'BLOCKED')
         AND (t.status = 'TODO') IS TRUE AND t.version = h.ticket_version
@@ -62,7 +62,7 @@ moved AS (
         h.*, t.title, t.acceptance_criteria, t.repo_ref, t.base_branch, t.task, t.gates, t.budget_ms, t.updated_at
 ),
 marked AS (
-    UPDATE ticket_events e SET processed = true, reason = m.reason, processed_at = clock($16)
+    UPDATE ticket_events e SET processed = true, reason = m.reason, processed_at = clock(NULL)
     FROM (
         SELECT event_id, reason FROM moved
         UNION ALL

@@ -1,6 +1,6 @@
-"""Evaluates one schema over one output, `{"schema": ..., "output": ...}` on stdin, and exits: 0 if it fits.
+"""Evaluates one schema over one output, `{"schema": ..., "output": ...}` on stdin, and exits with 0 if it fits.
 
-A process of its own, because whoever wrote the schema may have made it take for ever.
+A process of its own, because a schema can be written that takes for ever; a process can be killed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from jobd.wire.tickets import SchemaGate
 
 
 def main() -> int:
-    asked = msgspec.json.decode(sys.stdin.buffer.read())
-    result = passes_schema(SchemaGate(schema=asked["schema"]), asked["output"])
+    request = msgspec.json.decode(sys.stdin.buffer.read())
+    result = passes_schema(SchemaGate(schema=request["schema"]), request["output"])
     if result.result == "PASS":
         return 0
     sys.stderr.write(" ".join(result.reason.split()))
