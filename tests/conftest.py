@@ -20,8 +20,12 @@ from tests.support.node import Node, new_database
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-#: A file system in memory, where every fsync is free. Only if there is room for all that tests keep at a time.
-MEMORY, ROOM_BYTES = Path("/dev/shm"), 8 << 30
+#: A file system in memory, where every fsync is free. Only if there is room for all that a run keeps at a time (up to
+#: 2 GB of files beside 5 GB of processes), and as much again for what else the machine does.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 14 << 30
+#: Each run keeps its files in one folder there, named for its process: what a killed run left is found by that name.
+#: Short, since the path of a socket has at most 107 characters.
+RUN_PREFIX = "jt-"
 
 
 def _has_room(folder: Path) -> bool:
@@ -34,8 +38,31 @@ def _has_room(folder: Path) -> bool:
     return min(info.f_bavail * info.f_frsize, memory) >= ROOM_BYTES and not info.f_flag & os.ST_NOEXEC
 
 
-if "TMPDIR" not in os.environ and _has_room(MEMORY):
-    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+def _remove_folders_of_killed_runs() -> None:
+    """Files in memory outlive the run that was killed; a few such runs, and the next one has no memory to run in."""
+    for left in MEMORY.glob(f"{RUN_PREFIX}*"):
+        process = left.name.removeprefix(RUN_PREFIX)
+        if process.isdigit() and not Path("/proc", process).exists() and left.lstat().st_uid == os.geteuid():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+#: The folder that this process made for its run; None in the processes of pytest-xdist, which inherit it.
+RUN_FOLDER: Path | None = None
+
+if "TMPDIR" not in os.environ:
+    _remove_folders_of_killed_runs()
+    if _has_room(MEMORY):
+        RUN_FOLDER = MEMORY / f"{RUN_PREFIX}{os.getpid()}"
+        RUN_FOLDER.mkdir()
+        RUN_FOLDER.chmod(0o1777)  # the servers run as another user
+        os.environ["TMPDIR"] = tempfile.tempdir = str(RUN_FOLDER)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(exitstatus: int) -> None:
+    if RUN_FOLDER is not None and exitstatus == 0:  # after a failure its files stay to be read, until the next run
+        shutil.rmtree(RUN_FOLDER, ignore_errors=True)
+
 
 # On a busy machine an example takes as long as it takes; what counts is what it finds.
 hypothesis.settings.register_profile(
